@@ -29,9 +29,10 @@ def write_system_text(output: Path, megabytes: float) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     wanted, written, documents = int(megabytes * 1e6), 0, 0
     handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=output.name)
-    with os.fdopen(handle, "w", encoding="utf-8") as lines, tqdm(
-        total=wanted, unit="B", unit_scale=True, desc="collecting text", disable=None
-    ) as bar:
+    with (
+        os.fdopen(handle, "w", encoding="utf-8") as lines,
+        tqdm(total=wanted, unit="B", unit_scale=True, desc="collecting text", disable=None) as bar,
+    ):
         for source, text in _documents():
             lines.write(json.dumps({"text": text, "source": source}, ensure_ascii=False) + "\n")
             size = len(text.encode("utf-8", "replace"))
@@ -41,7 +42,9 @@ def write_system_text(output: Path, megabytes: float) -> int:
                 break
     if written < min(wanted, 1_000_000):
         Path(temporary).unlink()
-        raise RunConfigError(f"only {written / 1e6:.1f} MB of text found in this Python; give your own with --input PATH")
+        raise RunConfigError(
+            f"only {written / 1e6:.1f} MB of text found in this Python; give your own with --input PATH"
+        )
     Path(temporary).replace(output)
     return documents
 
@@ -52,7 +55,9 @@ def _documents() -> Iterator[tuple[str, str]]:
     for name in sorted(topics):
         yield f"pydoc_data.topics:{name}", topics[name]
     library = Path(sysconfig.get_path("stdlib"))
-    yield from _docstrings(library, library, skip={"test", "tests", "idlelib", "site-packages", "lib2to3", "pydoc_data"})
+    yield from _docstrings(
+        library, library, skip={"test", "tests", "idlelib", "site-packages", "lib2to3", "pydoc_data"}
+    )
     for site in dict.fromkeys(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")):
         for package in PACKAGES:
             yield from _docstrings(site / package, site, skip={"tests", "test", "_vendor"})
@@ -64,7 +69,11 @@ def _docstrings(folder: Path, root: Path, skip: set[str]) -> Iterator[tuple[str,
             continue
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
-        except (SyntaxError, ValueError, OSError):  # a template, another encoding, an unreadable file: not ours to judge
+        except (
+            SyntaxError,
+            ValueError,
+            OSError,
+        ):  # a template, another encoding, an unreadable file: not ours to judge
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -33,7 +33,9 @@ class ToolCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the tool."""
         debug = ctx.params.pop("debug")
-        logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(
+            level=logging.INFO if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+        )
         try:
             return super().invoke(ctx)
         except EXPECTED_ERRORS as error:
@@ -45,7 +47,11 @@ class ToolCommand(click.Command):
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--config` and `--set` (as `config_path` and `changes`)."""
     function = click.option(
-        "--set", "changes", multiple=True, metavar="SECTION.KEY=VALUE", help="Change one value of the config; may repeat."
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="Change one value of the config; may repeat.",
     )(function)
     return click.option(
         "--config", "config_path", type=click.Path(path_type=Path), required=True, help="The run's YAML, see configs/."

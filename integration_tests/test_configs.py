@@ -1,0 +1,65 @@
+"""Every shipped config is understood by every package's own reader, and by the tools'."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
+
+
+def _read_all(name: str, changes: tuple[str, ...] = ()) -> dict:
+    import ms_ckpt.config
+    import ms_dataprep.config
+    import ms_export.config
+    import ms_gptmodel.config
+    import ms_parallel.config
+    import ms_trainloop.config
+    import ms_weightconv.config
+    from run_config import load_run_config
+
+    config = load_run_config(ROOT / "configs" / name, changes)
+    readers = {
+        "data": (ms_dataprep.config, "DataConfig"), "parallel": (ms_parallel.config, "ParallelConfig"),
+        "train": (ms_trainloop.config, "TrainConfig"), "checkpoint": (ms_ckpt.config, "CheckpointConfig"),
+        "export": (ms_export.config, "ExportConfig"), "convert": (ms_weightconv.config, "ConvertConfig"),
+    }  # fmt: skip
+    ready = {key: module.from_mapping(getattr(module, cls), config[key], key) for key, (module, cls) in readers.items()}
+    return {**ready, "model": ms_gptmodel.config.ModelConfig.from_mapping(config["model"]), "run": config.run}
+
+
+def test_the_four_configs_are_shipped():
+    assert CONFIGS == ["gpt2_124m.yaml", "gpt_7b.yaml", "llama_7b.yaml", "tiny.yaml"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_package_reads_every_config(name):
+    sections = _read_all(name)
+
+    assert sections["data"].seq_length <= sections["model"].max_position_embeddings
+    assert isinstance(sections["train"].learning_rate, float)
+    assert sections["export"].max_length <= sections["model"].max_position_embeddings
+
+
+@pytest.mark.parametrize("section", ["run", "data", "model", "parallel", "train", "checkpoint", "export", "convert"])
+def test_an_unknown_key_is_refused_by_its_section_with_its_full_path(section):
+    with pytest.raises(Exception, match=rf"{section}\.no_such_key.*unknown key"):
+        _read_all("tiny.yaml", (f"{section}.no_such_key=1",))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["data.seq_length=long", "model.hidden_size=[1]", "parallel.tensor=two", "train.steps=many", "checkpoint.keep_last=yes",
+     "export.max_length=3.5", "convert.max_shard_size=big", "run.folder=3"],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_refused_with_its_full_path(change):
+    place = change.split("=")[0].replace(".", r"\.")
+
+    with pytest.raises(Exception, match=rf"{place}: expected"):
+        _read_all("tiny.yaml", (change,))
+
+
+def test_a_learning_rate_written_3e_4_is_a_number():
+    assert _read_all("tiny.yaml", ("train.learning_rate=3e-4",))["train"].learning_rate == 3e-4
