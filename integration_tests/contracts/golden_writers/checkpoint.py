@@ -8,6 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+
 from golden_writers.document import write_json
 
 _STEP = 3

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from golden_writers.batch import batch_of_row
 from golden_writers.document import write_json
 from golden_writers.tokenizer import fingerprint, load_tokenizer, tokenizer_json
