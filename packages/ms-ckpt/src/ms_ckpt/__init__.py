@@ -1,5 +1,35 @@
 """Checkpoints that are never torn, never trusted blindly, and load anywhere."""
 
 from ms_ckpt.__about__ import __version__
+from ms_ckpt.checkpoint import Checkpoint
+from ms_ckpt.config import CheckpointConfig, from_mapping
+from ms_ckpt.errors import (
+    CkptError,
+    ConfigError,
+    InvalidCheckpointError,
+    MismatchError,
+    SaveError,
+    StepExistsError,
+    ValuesError,
+)
+from ms_ckpt.folder import CheckpointFolder, open_folder
+from ms_ckpt.store import CheckpointStore
+from ms_ckpt.tensor import RawTensor
 
-__all__ = ["__version__"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointFolder",
+    "CheckpointStore",
+    "CkptError",
+    "ConfigError",
+    "InvalidCheckpointError",
+    "MismatchError",
+    "RawTensor",
+    "SaveError",
+    "StepExistsError",
+    "ValuesError",
+    "__version__",
+    "from_mapping",
+    "open_folder",
+]

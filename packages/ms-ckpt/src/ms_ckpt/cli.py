@@ -1,5 +1,11 @@
 """The command `ms-ckpt`."""
 
+import json
+import math
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
 import click
 
 from ms_ckpt.__about__ import __version__
@@ -18,8 +24,151 @@ class _Commands(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """Checkpoints that are never torn, never trusted blindly, and load anywhere."""
+
+
+@main.command("list")
+@click.argument("root", type=_FOLDER)
+@click.option("--quick", is_flag=True, help="Check all but the tensors' bytes.")
+def list_checkpoints(root: Path, quick: bool) -> None:
+    """List the checkpoints under ROOT with their validity."""
+    folders = _step_folders(root)
+    if not folders:
+        click.echo(f"{root}: no checkpoints")
+    for folder in folders:
+        problem = _problem(folder, is_quick=quick)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        click.echo(f"{folder.name}  {_spell_size(size):>9}  {problem or ('whole' if quick else 'valid')}")
+
+
+@main.command()
+@click.argument("path", type=_FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def inspect(path: Path, as_json: bool) -> None:
+    """Show tensors, their statistics and the values of PATH (a checkpoint, or a root: its newest)."""
+    from ms_ckpt.folder import open_folder
+    from ms_ckpt.statistics import describe
+    from ms_ckpt.tensor import num_bytes
+
+    with open_folder(_resolve(path)) as folder:
+        rows = {}
+        for name, stored in folder.index.tensors.items():
+            figures = {key: _finite(value) for key, value in asdict(describe(folder.read(name))).items()}
+            size = num_bytes(stored.dtype, stored.shape)
+            rows[name] = {"dtype": stored.dtype, "shape": list(stored.shape), "bytes": size, **figures}
+        if as_json:
+            click.echo(json.dumps({"step": folder.step, "tensors": rows, "values": folder.values}, allow_nan=False))
+            return
+        click.echo(f"{folder.path}: step {folder.step}, {len(rows)} tensors")
+        for name, row in rows.items():
+            numbers = " ".join(f"{key} {_spell(row[key])}" for key in ("minimum", "maximum", "mean", "std"))
+            warning = f"  NOT FINITE: {row['num_non_finite']}" if row["num_non_finite"] else ""
+            size_text = _spell_size(int(str(row["bytes"])))
+            click.echo(f"{name}  {row['dtype']} {row['shape']}  {size_text}  {numbers}{warning}")
+        click.echo(f"values: {json.dumps(folder.values, indent=2, ensure_ascii=False)}")
+
+
+@main.command()
+@click.argument("path", type=_FOLDER)
+def verify(path: Path) -> None:
+    """Read every byte of PATH (a checkpoint, or all under a root); exit code 1 if one is damaged."""
+    folders = [path] if path.name.startswith("step-") else _step_folders(path)
+    if not folders:
+        raise CkptError(f"{path}: no checkpoints")
+    problems = 0
+    for folder in folders:
+        problem = _problem(folder, is_quick=False)
+        problems += problem is not None
+        click.echo(f"{folder.name}  {problem or 'valid'}")
+    if problems:
+        raise CkptError(f"{problems} of {len(folders)} checkpoints are damaged")
+
+
+@main.command()
+@click.argument("first", type=_FOLDER)
+@click.argument("second", type=_FOLDER)
+def diff(first: Path, second: Path) -> None:
+    """Compare two checkpoints bit by bit; exit code 1 if they differ."""
+    from ms_ckpt.comparison import compare
+    from ms_ckpt.folder import open_folder
+
+    with ExitStack() as stack:
+        folders = [stack.enter_context(open_folder(_resolve(path))) for path in (first, second)]
+        differences = compare(*folders)
+    for difference in differences:
+        click.echo(f"{difference.name}: {difference.text}")
+    if differences:
+        raise CkptError(f"{len(differences)} differences, the first in {differences[0].name}")
+    click.echo("equal to the last bit")
+
+
+@main.command()
+@click.argument("root", type=_FOLDER)
+@click.option("--keep-last", type=click.IntRange(min=1), default=3, show_default=True, help="Newest ones to keep.")
+@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Keep steps that are multiples of this.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+def prune(root: Path, keep_last: int, keep_every: int, dry_run: bool) -> None:
+    """Delete valid checkpoints under ROOT that need not be kept; damaged ones are neither counted nor deleted."""
+    from ms_ckpt.config import CheckpointConfig
+    from ms_ckpt.store import CheckpointStore
+
+    store = CheckpointStore(root, CheckpointConfig(keep_last=keep_last, keep_every=keep_every))
+    steps = store.prune(is_dry_run=dry_run)
+    for step in steps:
+        click.echo(f"{'would delete' if dry_run else 'deleted'} step {step}")
+    if not steps:
+        click.echo("nothing to delete")
+
+
+def _step_folders(root: Path) -> list[Path]:
+    from ms_ckpt.folder import step_of
+
+    folders = [(step, entry) for entry in root.iterdir() if (step := step_of(entry.name)) is not None]
+    return [folder for _, folder in sorted(folders)]
+
+
+def _resolve(path: Path) -> Path:
+    """The checkpoint itself, or the newest valid one of a root."""
+    if path.name.startswith("step-"):
+        return path
+    for folder in reversed(_step_folders(path)):
+        if _problem(folder, is_quick=True) is None:
+            return folder
+    raise CkptError(f"{path}: no valid checkpoint")
+
+
+def _problem(folder: Path, *, is_quick: bool) -> str | None:
+    from ms_ckpt.errors import InvalidCheckpointError
+    from ms_ckpt.folder import open_folder
+
+    try:
+        with open_folder(folder) as opened:
+            if not is_quick:
+                opened.verify()
+    except InvalidCheckpointError as error:
+        return f"DAMAGED: {str(error).removeprefix(f'{folder}: ')}"
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _spell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "-"
+
+
+def _spell_size(size: int) -> str:
+    amount, unit = float(size), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

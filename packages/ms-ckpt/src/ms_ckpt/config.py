@@ -1,0 +1,50 @@
+"""What a run's YAML says in its section `checkpoint`."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_type_hints
+
+from ms_ckpt.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Which checkpoints stay on disk after each save."""
+
+    keep_last: int = 3
+    """Number of newest valid checkpoints to keep; 0 keeps all. Three, so that two may be damaged without loss."""
+
+    keep_every: int = 0
+    """Checkpoints whose step is a multiple of this are kept for good; 0 keeps none for that reason."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a negative number."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"checkpoint.{field.name}: expected an integer >= 0, found {value!r}")
+
+
+def from_mapping(cls: type[T], values: Mapping[str, Any], section: str) -> T:
+    """Builds the dataclass `cls`; raises ConfigError with the full path of an unknown, missing or mistyped key."""
+    kinds, ready = get_type_hints(cls), {}
+    for key, value in values.items():
+        if key not in kinds:
+            near = get_close_matches(key, kinds, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
+            raise ConfigError(f"{section}.{key}: unknown key; {hint}")
+        kind = kinds[key]
+        if isinstance(1.0, kind) and isinstance(value, int | str) and not isinstance(value, bool):
+            with suppress(ValueError):  # YAML 1.1 reads 3e-4 as text
+                value = float(value)
+        ready[key] = tuple(value) if isinstance(value, list) else value
+        if not isinstance(ready[key], kind) or (isinstance(value, bool) and "bool" not in str(kind)):
+            raise ConfigError(f"{section}.{key}: expected {getattr(kind, '__name__', kind)}, found {value!r}")
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+    if missing := [name for name in required if name not in ready]:
+        raise ConfigError(f"{section}: missing {', '.join(missing)}")
+    return cls(**ready)
