@@ -61,5 +61,9 @@ def test_every_tool_is_a_command_that_answers_help_or_a_noun_that_others_use(too
         answer = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, check=True)
         assert "Usage:" in answer.stdout
     else:
-        users = [other for other in path.parent.glob("*.py") if re.search(rf"\bimport {path.stem}\b|from {path.stem} import", other.read_text(encoding="utf-8"))]
+        users = [
+            other
+            for other in path.parent.glob("*.py")
+            if re.search(rf"\bimport {path.stem}\b|from {path.stem} import", other.read_text(encoding="utf-8"))
+        ]
         assert users

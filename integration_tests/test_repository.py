@@ -80,7 +80,14 @@ def test_every_version_has_its_changelog_section(package):
 def test_every_package_is_complete_in_itself(package):
     folder, own = ROOT / "packages" / package, package.replace("-", "_")
 
-    for needed in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", f"src/{own}/py.typed", f"src/{own}/cli.py"):
+    for needed in (
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        f"src/{own}/py.typed",
+        f"src/{own}/cli.py",
+    ):
         assert (folder / needed).is_file(), needed
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["name"] == package
