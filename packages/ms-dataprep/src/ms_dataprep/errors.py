@@ -7,3 +7,15 @@ class DataprepError(Exception):
 
 class ConfigError(DataprepError):
     """A configuration value is unknown, of the wrong type, or impossible."""
+
+
+class SourceError(DataprepError):
+    """An input file, folder or glob cannot be used, or a line is bad and errors are not to be skipped."""
+
+
+class TokenizerError(DataprepError):
+    """A tokenizer file cannot be used for a dataset."""
+
+
+class DatasetError(DataprepError):
+    """A dataset folder is unfinished, damaged, or does not fit what is asked of it."""

@@ -1,0 +1,78 @@
+"""Publishing a folder: built beside its final place, put there by one rename, and never half replaced."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ms_dataprep import manifest
+from ms_dataprep.errors import DatasetError
+from ms_dataprep.shards import sync
+
+
+@contextmanager
+def publish_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Gives a temporary folder to build in; it becomes `output` when the block ends without an error.
+
+    An error removes it. What a killed build left is cleared by the next one; a lock keeps two builds apart.
+
+    Raises:
+        DatasetError: `output` holds files (with `overwrite`: files that are no dataset), or another build writes it.
+    """
+    refuse_used_folder(output, overwrite=overwrite)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    building = output.with_name(f".{output.name}.building")
+    building.mkdir(exist_ok=True)
+    lock = os.open(building, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DatasetError(f"{output}: another build is writing it ({building}); wait for it or end it") from error
+        _clear(building)
+        try:
+            yield building
+            refuse_used_folder(output, overwrite=overwrite)
+        except BaseException:
+            shutil.rmtree(building)
+            raise
+        sync(building)
+        _replace(building, output)
+    finally:
+        os.close(lock)
+
+
+def refuse_used_folder(output: Path, *, overwrite: bool) -> None:
+    """Raises DatasetError unless `output` is free, or a dataset that may be overwritten."""
+    if output.exists() and not output.is_dir():
+        raise DatasetError(f"{output}: is a file, expected a folder to write")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not overwrite:
+        raise DatasetError(f"{output}: is not empty; choose another folder or give --overwrite to replace the dataset")
+    if not (output / manifest.FILE).is_file():
+        raise DatasetError(
+            f"{output}: holds files but no {manifest.FILE}, so it is not overwritten; remove it yourself"
+        )
+
+
+def _replace(building: Path, output: Path) -> None:
+    old = output.with_name(f".{output.name}.replaced")
+    if old.exists():
+        shutil.rmtree(old)
+    if output.exists():
+        output.rename(old)
+    building.rename(output)
+    sync(output.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def _clear(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

@@ -1,0 +1,208 @@
+"""A tokenizer as datasets need it: text is only ever text, documents have an end, long ones take linear time."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ms_dataprep.errors import TokenizerError
+from ms_dataprep.fingerprint import compute_fingerprint
+
+logger = logging.getLogger(__name__)
+
+# In order of preference; only tokens that the file itself declares are considered.
+_EOD_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end▁of▁sentence|>",
+    "<｜end▁of▁sentence｜>",
+    "</s>",
+    "<eos>",
+    "[EOS]",
+)
+_PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>")
+_BOS_NAMES = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "[BOS]")
+
+# Texts above the first size are encoded in pieces cut between a letter and white space, where no usual pre-tokenizer
+# joins the two sides; without such a place, at the second size wherever that is.
+_PIECE_CHARACTERS = 1 << 16
+_LONGEST_PIECE = 1 << 20
+_CUT = re.compile(r"(?<=[^\W\d_])(?=\s)")
+
+
+class Tokenizer:
+    """A loaded tokenizer.json with its document-end id.
+
+    Attributes:
+        path: the file.
+        kind: `huggingface`.
+        vocab_size: the highest id plus one.
+        eod_id: ends documents. pad_id, bos_id: None where the tokenizer has none (or pads with its EOD).
+        fingerprint: `sha256:...`, the same for files that tokenize alike.
+    """
+
+    kind = "huggingface"
+
+    def __init__(self, path: Path, *, eod_token: str | None = None, eod_id: int | None = None) -> None:
+        import tokenizers
+
+        self.path = path
+        content = _read_json(path)
+        added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
+        for entry in content.get("added_tokens") or []:
+            entry["special"] = True  # so that encode_special_tokens covers it: its string in a text is only text
+        try:
+            self._inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"{path}: not a tokenizer that the tokenizers library reads: {error}") from error
+        self._inner.encode_special_tokens = True
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+        declared = _declared_names(path)
+        self.eod_id = self._find_eod(added, declared.get("eos_token"), eod_token, eod_id)
+        pad_id = _find(added, declared.get("pad_token"), _PAD_NAMES)
+        self.pad_id = None if pad_id == self.eod_id else pad_id
+        self.bos_id = _find(added, declared.get("bos_token"), _BOS_NAMES)
+        self._has_safe_cuts = self._encode_piece("one two") == self._encode_piece("one") + self._encode_piece(" two")
+        self._refuse_ending_text()
+        self.fingerprint = compute_fingerprint(_read_json(path), self.encode)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text: no special id is added, and special strings in it are ordinary text."""
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Ids of each text as int32 arrays, in parallel over the library's threads.
+
+        A text of more than 65,536 characters is encoded in pieces cut before white space after a letter, which
+        gives the ids of the whole; one with no such place in a million characters is cut there, and the ids around
+        that cut may differ from those of the whole.
+        """
+        pieces: list[str] = []
+        counts: list[int] = []
+        for text in texts:
+            before = len(pieces)
+            pieces.extend(self._cut(text))
+            counts.append(len(pieces) - before)
+        encoded = iter(self._inner.encode_batch_fast(pieces, add_special_tokens=False))
+        results = []
+        for count in counts:
+            parts = [np.array(next(encoded).ids, dtype=np.int32) for _ in range(count)]
+            results.append(parts[0] if count == 1 else np.concatenate(parts))
+        return results
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special ids are shown as their strings."""
+        text: str = self._inner.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The string of one id, or None for an id that is not in use."""
+        token: str | None = self._inner.id_to_token(token_id)
+        return token
+
+    def _encode_piece(self, text: str) -> list[int]:
+        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _cut(self, text: str) -> Iterator[str]:
+        start = 0
+        while len(text) - start > _PIECE_CHARACTERS:
+            end = min(start + _LONGEST_PIECE, len(text))
+            place = _CUT.search(text, start + _PIECE_CHARACTERS, end) if self._has_safe_cuts else None
+            if place is None and end == len(text):
+                break
+            cut = place.start() if place else end
+            yield text[start:cut]
+            start = cut
+        yield text[start:]
+
+    def _find_eod(self, added: dict[str, int], declared: str | None, token: str | None, number: int | None) -> int:
+        if number is not None:
+            if not 0 <= number < self.vocab_size:
+                raise TokenizerError(f"{self.path}: eod_id {number} is outside the vocabulary of {self.vocab_size}")
+            return number
+        if token is not None:
+            found: int | None = self._inner.token_to_id(token)
+            if found is None:
+                raise TokenizerError(f"{self.path}: eod_token {token!r} is not in its vocabulary")
+            return found
+        found = _find(added, declared, _EOD_NAMES)
+        if found is None:
+            names = ", ".join(sorted(added)[:8]) or "none"
+            raise TokenizerError(
+                f"{self.path}: no end-of-document token known among its special tokens ({names}); name one with "
+                "--eod-id or --eod-token"
+            )
+        return found
+
+    def _refuse_ending_text(self) -> None:
+        token = self.token(self.eod_id)
+        if token and self.eod_id in self._encode_piece(f"a {token} b"):
+            raise TokenizerError(
+                f"{self.path}: the text {token!r} gives the end-of-document id {self.eod_id}, so text could end a "
+                "document; declare the token in added_tokens or choose another with --eod-id"
+            )
+
+
+def load_tokenizer(path: str | Path, *, eod_token: str | None = None, eod_id: int | None = None) -> Tokenizer:
+    """Loads a tokenizer.json, or the one in a folder.
+
+    Args:
+        path: the file or its folder; a `tokenizer_config.json` beside it tells the special tokens.
+        eod_token, eod_id: the end-of-document token where the files do not tell it (give one of them at most).
+
+    Raises:
+        TokenizerError: the file is missing, unreadable, of another kind, or has no end-of-document token.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if path.suffix == ".model":
+        raise TokenizerError(f"{path}: SentencePiece models are not read yet; convert it to a tokenizer.json")
+    return Tokenizer(path, eod_token=eod_token, eod_id=eod_id)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content: Any = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise TokenizerError(f"{path}: no such tokenizer file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path}: expected a tokenizer.json, found no JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict) or "vocab" not in content["model"]:
+        raise TokenizerError(f"{path}: expected a tokenizer.json with a model and its vocabulary")
+    return content
+
+
+def _declared_names(path: Path) -> dict[str, str]:
+    """`eos_token`, `pad_token` and `bos_token` of the tokenizer_config.json beside a tokenizer, where it has them."""
+    config_path = path.parent / "tokenizer_config.json"
+    if not config_path.exists():
+        return {}
+    try:
+        config = json.loads(config_path.read_text("utf-8"))
+    except ValueError as error:
+        raise TokenizerError(f"{config_path}: not JSON: {error}") from error
+    names = {}
+    for key in ("eos_token", "pad_token", "bos_token"):
+        value = config.get(key)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            names[key] = value
+    return names
+
+
+def _find(added: dict[str, int], declared: str | None, names: tuple[str, ...]) -> int | None:
+    for name in (declared, *names) if declared else names:
+        if name in added:
+            return added[name]
+    return None
