@@ -1,7 +1,7 @@
 """Generation over the lanes of a cache: prompts enter as lanes fall free, each sampled as if it were alone."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,7 +76,7 @@ def stream(
     eos_token_ids: Sequence[int],
     seed: int = 0,
     stop: Stop | None = None,
-) -> Iterator[Token]:
+) -> Generator[Token, None, None]:
     """Yields the new ids of all prompts as they come.
 
     Prompt number n draws from its own generator, seeded with `seed + n`: what it gets does not depend on the others.

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from mindspore import Tensor
 
 from ms_export import bundle as bundles
 from ms_export.bundle import Bundle, Graph
-from ms_export.errors import PromptError
+from ms_export.errors import MissingExtraError, PromptError
 from ms_export.generation import Generation, Stop, Token, collect, require_ids, require_seed, stream
 from ms_export.lanes import Int32, decode_lanes, prefill_lanes
 from ms_export.mindir import load_graphs
@@ -95,6 +95,14 @@ class Runtime:
             self._vocabulary = Vocabulary(self.folder, self.bundle)
         return self._vocabulary
 
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether text goes in and out: the bundle carries a tokenizer, and the library that reads it is there."""
+        try:
+            return self.vocabulary is not None
+        except (PromptError, MissingExtraError):
+            return False
+
     def warm_up(self) -> None:
         """Compiles every graph by one call on scratch."""
         for graph in self._prefill_graphs:
@@ -154,7 +162,7 @@ class Runtime:
         eos_token_ids: Sequence[int] | None = None,
         seed: int = 0,
         stop: Stop | None = None,
-    ) -> Iterator[Token]:
+    ) -> Generator[Token, None, None]:
         """Yields new ids of all prompts as they come; see `generate`.
 
         Args:
@@ -187,10 +195,19 @@ class Runtime:
         """
         return collect(self.stream(prompts, **options), len(prompts))
 
-    def stream_text(self, prompts: Sequence[str], *, stop: Sequence[str] = (), **options: Any) -> Iterator[TextPiece]:
+    def stream_text(
+        self, prompts: Sequence[str], *, stop: Sequence[str] = (), **options: Any
+    ) -> Generator[TextPiece, None, None]:
         """Yields new text of all prompts as it comes; `stop` are strings that end a text and are not part of it."""
-        ready = [self.vocabulary.encode(text) for text in prompts]
-        return stream_text(self.vocabulary, ready, stop, lambda ended: self.stream(ready, stop=ended, **options))
+        if isinstance(prompts, str):
+            raise PromptError("prompts: expected a list of texts, found one text")
+        return self.continue_text([self.vocabulary.encode(text) for text in prompts], stop=stop, **options)
+
+    def continue_text(
+        self, prompts: Sequence[Sequence[int]], *, stop: Sequence[str] = (), **options: Any
+    ) -> Generator[TextPiece, None, None]:
+        """The same for prompts that are ids already; no begin id is put before them."""
+        return stream_text(self.vocabulary, prompts, stop, lambda ended: self.stream(prompts, stop=ended, **options))
 
     def generate_text(self, prompts: Sequence[str], *, stop: Sequence[str] = (), **options: Any) -> list[str]:
         """Continues texts; needs the extra `text` and a bundle with a tokenizer.

@@ -1,6 +1,6 @@
 """Text in and out of a bundle, through the tokenizer that it carries and the library `tokenizers`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def stream_text(
     prompts: Sequence[Sequence[int]],
     stop: Sequence[str],
     start: Callable[[Callable[[int, int], bool]], Iterator[Token]],
-) -> Iterator[TextPiece]:
+) -> Generator[TextPiece, None, None]:
     """Turns a stream of ids into a stream of text.
 
     Args:
@@ -145,7 +145,7 @@ def stream_text(
     return _pieces(texts, news, start(is_ended))
 
 
-def _pieces(texts: list[GrowingText], news: list[str], tokens: Iterator[Token]) -> Iterator[TextPiece]:
+def _pieces(texts: list[GrowingText], news: list[str], tokens: Iterator[Token]) -> Generator[TextPiece, None, None]:
     for token in tokens:
         text = news[token.prompt] if token.id is not None else ""
         if token.finish_reason is not None:
