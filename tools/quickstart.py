@@ -4,6 +4,7 @@ import json
 import math
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -71,9 +72,9 @@ def build_datasets(config: RunConfig) -> tuple[str, Path]:
 
 
 def train_first_half(config: RunConfig) -> tuple[str, Path]:
-    """Stage train: up to a few steps beyond the halfway checkpoint, then a stop as a crash would be."""
+    """Stage train: a few steps beyond the halfway checkpoint the process kills itself, as a crash would."""
     run, half = config.run, _halfway(config)
-    _tool("pretrain.py", config, "--stop-after", str(half + OVERLAP))
+    _tool("pretrain.py", config, "--kill-after", str(half + OVERLAP), expected=-signal.SIGKILL)
     lines = _metrics(run.path)
     shutil.copy(run.path / "metrics.jsonl", run.path / "metrics-uninterrupted.jsonl")
     first, last, expected = lines[0]["loss"], lines[-1]["loss"], math.log(config["model"]["vocab_size"])
@@ -215,11 +216,11 @@ def _metrics(folder: Path, name: str = "metrics.jsonl", kind: str = "train") -> 
     return [line for line in lines if line.get("kind") == kind]
 
 
-def _tool(name: str, config: RunConfig, *options: str) -> None:
+def _tool(name: str, config: RunConfig, *options: str, expected: int = 0) -> None:
     """Runs a tool as its users do; its progress goes to this terminal."""
     command = [sys.executable, str(TOOLS / name), "--config", str(config.run.path / "config.yaml"), *options]
-    if code := subprocess.run(command, check=False).returncode:
-        raise ProofError(f"{name} ended with exit code {code}; its last lines are above")
+    if (code := subprocess.run(command, check=False).returncode) != expected:
+        raise ProofError(f"{name} ended with exit code {code}, expected {expected}; its last lines are above")
 
 
 def _empty(folder: Path) -> None:

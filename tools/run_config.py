@@ -37,8 +37,6 @@ class RunSection:
     """Prompts that are continued during training, so that progress can be read."""
     sample_tokens: int = 32
     """How many ids a sample adds to its prompt."""
-    tensorboard: bool = False
-    """Whether event files are written beside metrics.jsonl."""
 
     def __post_init__(self) -> None:
         if not self.text_megabytes > 0:

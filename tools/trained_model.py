@@ -1,0 +1,32 @@
+"""The model of a run as its newest valid checkpoint holds it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ms_gptmodel
+from ms_ckpt import CheckpointStore
+from ms_ckpt.mindspore import restore
+from run_config import RunConfig, RunConfigError
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its trained weights."""
+
+    model: Any
+    config: ms_gptmodel.ModelConfig
+    step: int
+
+
+def load_trained_model(config: RunConfig, step: int | None = None) -> TrainedModel:
+    """Loads the weights of a run, of `step` or of the newest valid checkpoint, verified."""
+    folder = config.run.checkpoints_path
+    checkpoint = CheckpointStore(folder).load(step)
+    if checkpoint is None:
+        raise RunConfigError(f"{folder}: no valid checkpoint; train first with tools/pretrain.py")
+    model_config = ms_gptmodel.ModelConfig.from_mapping(checkpoint.values["config"]["model"])
+    model = ms_gptmodel.LanguageModel(model_config)
+    weights = {name.removeprefix("model."): t for name, t in checkpoint.tensors.items() if name.startswith("model.")}
+    restore(ms_gptmodel.named_parameters(model), weights)
+    model.set_train(False)
+    return TrainedModel(model, model_config, checkpoint.step)
