@@ -7,3 +7,11 @@ class GptModelError(Exception):
 
 class ConfigError(GptModelError):
     """A configuration value is unknown, of the wrong type, or impossible."""
+
+
+class InputError(GptModelError):
+    """Token ids, positions or a prompt do not fit the model."""
+
+
+class WeightsError(GptModelError):
+    """Weights are missing, unexpected, or of another shape than the model's."""
