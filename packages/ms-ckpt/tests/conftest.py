@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from ms_ckpt import RawTensor
 
 
-@pytest.fixture()
+@pytest.fixture
 def tensors():
     generator = np.random.default_rng(1)
     return {
@@ -23,7 +22,7 @@ def tensors():
     }
 
 
-@pytest.fixture()
+@pytest.fixture
 def values():
     return {
         "samples_consumed": 2**53 + 1,

@@ -1,5 +1,4 @@
 import pytest
-
 from ms_ckpt import CheckpointConfig, ConfigError, from_mapping
 
 

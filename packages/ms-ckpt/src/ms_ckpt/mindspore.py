@@ -59,11 +59,7 @@ def _describe(tensor: Tensor) -> str:
 
 
 def _describe_parameter(parameter: "Parameter") -> str:
-    mindspore = _import_mindspore()
-    if parameter.dtype == mindspore.bfloat16:
-        dtype = "BF16"
-    else:
-        dtype = spell_dtype(mindspore.dtype_to_nptype(parameter.dtype), parameter.name)
+    dtype = spell_dtype(str(parameter.dtype).lower(), parameter.name)  # MindSpore says Float32, BFloat16, Bool
     return f"{dtype} {list(parameter.shape)}"
 
 
