@@ -146,11 +146,9 @@ class RowReader:
         # Four bytes from each value's place, its own ones moved to the top and back down with their sign.
         padded = np.zeros(end - values + 4, dtype=np.uint8)
         padded[: end - values] = self._bytes[values:end]
-        words: NDArray[np.int32] = np.ndarray(shape=(end - values,), dtype="<i4", buffer=padded.data, strides=(1,))[
-            offsets
-        ]
+        anywhere: NDArray[np.int32] = np.ndarray((end - values,), "<i4", padded.data, strides=(1,))
         shifts = (4 - sizes.astype(np.int32)) << 3
-        np.right_shift(words << shifts, shifts, out=out)
+        np.right_shift(anywhere[offsets] << shifts, shifts, out=out)
 
     def _read_header(self) -> dict[str, int]:
         length = int.from_bytes(self._map[:8], "little")

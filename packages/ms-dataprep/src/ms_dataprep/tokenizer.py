@@ -65,6 +65,8 @@ class Tokenizer:
         self._inner.no_padding()
         self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
         declared = _declared_names(path)
+        if eod_token is None and eod_id is None:
+            eod_id = _dataset_eod(path)
         self.eod_id = self._find_eod(added, declared.get("eos_token"), eod_token, eod_id)
         pad_id = _find(added, declared.get("pad_token"), _PAD_NAMES)
         self.pad_id = None if pad_id == self.eod_id else pad_id
@@ -156,7 +158,7 @@ def load_tokenizer(path: str | Path, *, eod_token: str | None = None, eod_id: in
     """Loads a tokenizer.json, or the one in a folder.
 
     Args:
-        path: the file or its folder; a `tokenizer_config.json` beside it tells the special tokens.
+        path: the file or its folder; a `dataset.json` or `tokenizer_config.json` beside it tells the special tokens.
         eod_token, eod_id: the end-of-document token where the files do not tell it (give one of them at most).
 
     Raises:
@@ -199,6 +201,17 @@ def _declared_names(path: Path) -> dict[str, str]:
         if isinstance(value, str):
             names[key] = value
     return names
+
+
+def _dataset_eod(path: Path) -> int | None:
+    """The EOD id of the dataset that a tokenizer lies in; its file alone may not tell."""
+    manifest_path = path.parent / "dataset.json"
+    if not manifest_path.exists():
+        return None
+    try:
+        return int(json.loads(manifest_path.read_text("utf-8"))["special_ids"]["eod"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TokenizerError(f"{manifest_path}: no special_ids.eod in it: {error}") from error
 
 
 def _find(added: dict[str, int], declared: str | None, names: tuple[str, ...]) -> int | None:

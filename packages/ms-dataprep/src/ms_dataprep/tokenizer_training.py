@@ -1,13 +1,14 @@
 """Trains a byte-level BPE tokenizer on the same cleaned text that a dataset will hold."""
 
+import json
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ms_dataprep.cleaning import Cleaner
 from ms_dataprep.config import TokenizerConfig
 from ms_dataprep.errors import SourceError
+from ms_dataprep.manifest import write_file
 from ms_dataprep.progress import Progress
 from ms_dataprep.readers import Document, read_documents
 from ms_dataprep.sources import SourceFile, find_sources
@@ -21,7 +22,7 @@ _PART_CHARACTERS = 1 << 16
 def train_tokenizer(
     inputs: Sequence[str | Path], output: str | Path, config: TokenizerConfig, *, progress: bool = True
 ) -> Tokenizer:
-    """Trains a byte-level BPE tokenizer and publishes it as a tokenizer.json.
+    """Trains a byte-level BPE tokenizer and publishes it as a tokenizer.json, with a tokenizer_config.json beside it.
 
     Every byte is in the vocabulary, so any text can be written; the only special token ends documents (id 0). The
     same text and options give the same file.
@@ -70,11 +71,8 @@ def train_tokenizer(
     if documents == 0:
         raise SourceError(f"no readable document in {len(sources)} files; is the text under {config.text_key!r}?")
     output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(inner.to_str(pretty=True))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(output)
+    settings = {"eos_token": config.eod_token, "tokenizer_class": "PreTrainedTokenizerFast"}
+    write_file(output.with_name("tokenizer_config.json"), json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+    write_file(output, inner.to_str(pretty=True))
     logger.info("%s: %d ids from %d documents", output, inner.get_vocab_size(), documents)
     return load_tokenizer(output, eod_token=config.eod_token)

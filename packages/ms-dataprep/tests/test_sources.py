@@ -1,0 +1,59 @@
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+from ms_dataprep.errors import SourceError
+from ms_dataprep.sources import SourceFile, find_sources
+
+
+def test_a_folder_gives_its_readable_files_in_sorted_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.jsonl", "deep/c.txt.gz", "image.png", ".hidden.txt", ".git/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+
+    sources = find_sources([tmp_path])
+
+    assert [Path(source.path).name for source in sources] == ["a.jsonl", "b.txt", "c.txt.gz"]
+    assert [(source.kind, source.is_gzip) for source in sources] == [(".jsonl", False), (".txt", False), (".txt", True)]
+
+
+def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+
+    assert len(find_sources([tmp_path / "a.txt", tmp_path, str(tmp_path / "*.txt")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing*.txt", "the glob matches no readable file"),
+        ("*.parquet", "the glob matches no readable file"),
+        ("missing.txt", "no such file or folder"),
+        ("data.parquet", "unknown kind of file"),
+        ("data.jsonl.zst", "unknown kind of file"),
+        ("folder", "no readable file among 1"),
+    ],
+)
+def test_input_that_gives_nothing_is_refused_by_name(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in ("data.parquet", "data.jsonl.zst", "folder/data.csv"):
+        (tmp_path / file).write_bytes(b"x")
+
+    with pytest.raises(SourceError, match=message) as caught:
+        find_sources([str(tmp_path / name)])
+
+    assert name in str(caught.value)
+
+
+def test_the_hash_is_of_the_whole_file_even_when_its_reader_stopped_early(tmp_path: Path) -> None:
+    content = gzip.compress(b"abc" * 1000) + b"rubbish behind" * 100_000
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    (source,) = find_sources([tmp_path / "a.txt.gz"])
+
+    with SourceFile(source) as file:
+        file.stream.read(10)
+        digest = file.sha256()
+
+    assert digest == "sha256:" + hashlib.sha256(content).hexdigest()
+    assert file.bytes_read == len(content)
