@@ -35,7 +35,7 @@ def test_the_commands_work_one_after_the_other(tmp_path: Path) -> None:
     tokenizer, dataset = tmp_path / "tok" / "tokenizer.json", tmp_path / "data"
 
     for arguments, expected in (
-        (("train-tokenizer", text, "-o", tokenizer, "--vocab-size", 300), "300 ids, sha256:"),
+        (("train-tokenizer", text, "-o", tokenizer, "--vocab-size", 260), "260 ids, sha256:"),
         (("check-tokenizer", tokenizer, tokenizer, "--sample", text), "both tokenize alike"),
         (("build", text, "-o", dataset, "-t", tokenizer, "--seq-length", 16), "50 documents"),
         (("verify", dataset), "right; "),

@@ -42,7 +42,9 @@ def test_the_global_batches_are_the_same_for_any_number_of_ranks(eleven_rows: Pa
         for rank in range(world_size)
     ]
 
-    joined = [{key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for parts in zip(*ranks)]
+    joined = [
+        {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for parts in zip(*ranks, strict=True)
+    ]
 
     assert equal(joined, one)
     assert not equal(joined, take(ms_dataprep.load(eleven_rows, batch_size=4, seed=6), 7))
@@ -151,9 +153,9 @@ def test_a_flipped_byte_is_found_when_asked_for(build_dataset, layout: str) -> N
     content[-40] ^= 1
     shard.write_bytes(content)
 
-    with pytest.raises(DatasetError, match="shard-00000.mindrecord: damaged"):
+    with pytest.raises(DatasetError, match=r"shard-00000\.mindrecord: damaged"):
         ms_dataprep.load(folder, batch_size=1, verify=True)
-    with pytest.raises(DatasetError, match="shard-00000.mindrecord: damaged"):
+    with pytest.raises(DatasetError, match=r"shard-00000\.mindrecord: damaged"):
         ms_dataprep.verify(folder)
 
 

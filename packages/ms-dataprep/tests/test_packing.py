@@ -1,3 +1,4 @@
+import itertools
 import json
 from pathlib import Path
 
@@ -45,8 +46,8 @@ def test_no_token_is_lost_and_none_is_trained_twice(method: str, window_rows: in
     assert counts.documents == len(lengths)
     assert rows.size == counts.tokens + counts.repeated_tokens + counts.padding_tokens
     assert len(rows) == counts.rows
-    seen = {tuple(pair) for row in rows.tolist() for pair in zip(row, row[1:], strict=False)}
-    assert all((int(a), int(b)) in seen for document in documents for a, b in zip(document, document[1:], strict=False))
+    seen = {tuple(pair) for row in rows.tolist() for pair in itertools.pairwise(row)}
+    assert all((int(a), int(b)) in seen for document in documents for a, b in itertools.pairwise(document))
 
 
 def test_lengths_3_2_9_4_in_rows_of_6() -> None:

@@ -11,6 +11,11 @@ def finish(folder: Path, content: str) -> None:
     (folder / "dataset.json").write_text(content)
 
 
+def fail_after_writing(folder: Path) -> None:
+    finish(folder, "new")
+    raise RuntimeError
+
+
 def test_the_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with publish_folder(tmp_path / "new" / "out", overwrite=False) as building:
         finish(building, "1")
@@ -25,8 +30,7 @@ def test_a_failed_replacement_leaves_the_old_one_alone(tmp_path: Path) -> None:
         finish(building, "old")
 
     with pytest.raises(RuntimeError), publish_folder(tmp_path / "out", overwrite=True) as building:
-        finish(building, "new")
-        raise RuntimeError
+        fail_after_writing(building)
 
     assert (tmp_path / "out" / "dataset.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -15,13 +15,13 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_the_same_text_gives_the_same_file_and_every_text_can_be_written(tmp_path: Path, source: Path) -> None:
-    config = TokenizerConfig(vocab_size=320)
+    config = TokenizerConfig(vocab_size=310)
 
     first = train_tokenizer([source], tmp_path / "one" / "tokenizer.json", config)
     second = train_tokenizer([source], tmp_path / "two" / "tokenizer.json", config)
 
     assert first.path.read_bytes() == second.path.read_bytes()
-    assert (first.vocab_size, first.eod_id, first.pad_id) == (320, 0, None)
+    assert (first.vocab_size, first.eod_id, first.pad_id) == (310, 0, None)
     assert first.fingerprint == second.fingerprint == load_tokenizer(tmp_path / "one").fingerprint
     for text in ("the quick", "日本 👩‍🚀 \x01\n", "<|endoftext|>"):
         assert first.decode(first.encode(text)) == text
@@ -34,6 +34,13 @@ def test_its_own_end_of_document_token_is_found_again(tmp_path: Path, source: Pa
 
     assert load_tokenizer(tmp_path / "tokenizer.json").token(0) == "<END>"
     assert load_tokenizer(tmp_path / "tokenizer.json").eod_id == 0
+
+
+def test_fewer_ids_than_asked_for_are_told(tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = train_tokenizer([source], tmp_path / "tokenizer.json", TokenizerConfig(vocab_size=5000))
+
+    assert tokenizer.vocab_size < 5000
+    assert f"{tokenizer.vocab_size} ids, 5000 were asked for" in caplog.text
 
 
 def test_text_without_a_document_is_refused_and_writes_nothing(tmp_path: Path, source: Path) -> None:

@@ -12,7 +12,7 @@ from ms_dataprep.shards import hash_file
 
 @pytest.fixture
 def forge(golden: Path, tmp_path: Path):
-    """The golden dataset with its first shard's rows changed and everything else made to fit, as a wrong writer would."""
+    """The golden dataset with its first shard's rows changed and all the rest made to fit, as a wrong writer would."""
 
     def write(change, **manifest_change) -> Path:
         folder = Path(shutil.copytree(golden / "int32", tmp_path / "forged"))

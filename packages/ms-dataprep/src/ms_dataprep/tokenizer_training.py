@@ -74,5 +74,8 @@ def train_tokenizer(
     settings = {"eos_token": config.eod_token, "tokenizer_class": "PreTrainedTokenizerFast"}
     write_file(output.with_name("tokenizer_config.json"), json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
     write_file(output, inner.to_str(pretty=True))
-    logger.info("%s: %d ids from %d documents", output, inner.get_vocab_size(), documents)
+    found = inner.get_vocab_size()
+    if found < config.vocab_size:
+        logger.warning("%s: %d ids, %d were asked for: the text has no more pairs", output, found, config.vocab_size)
+    logger.info("%s: %d ids from %d documents", output, found, documents)
     return load_tokenizer(output, eod_token=config.eod_token)
