@@ -1,0 +1,193 @@
+"""The rules of which a family's table is made: each line says how some foreign tensors become some of contract `model`.
+
+A rule names patterns on both sides and the steps between them; both directions of a conversion come from the same
+line. Patterns may hold `{layer}`: the rule then stands for one move a layer. A pattern may also hold `{expert}`: all
+experts' tensors then belong to one move (for a step that stacks them). Steps work on views where numpy can.
+
+    Rule("h.{layer}.attn.c_attn.weight", ("...query.weight", "...key.weight", "...value.weight"),
+         (Transpose(), Split("query", "key", "value")))
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ms_weightconv.contract import Config, Shape, part_width
+from ms_weightconv.words import Words
+
+
+class Step(Protocol):
+    """One invertible change of layout; `forward` leads to contract `model`."""
+
+    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """Foreign arrays to ours."""
+
+    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """Our arrays to foreign ones: the inverse of `forward`."""
+
+    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
+        """The shapes that `backward` yields, without touching data."""
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Exchanges the two axes of each matrix: for layers that store `[in, out]`."""
+
+    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """See `Step`."""
+        return [array.T for array in arrays]
+
+    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """See `Step`."""
+        return [array.T for array in arrays]
+
+    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
+        """See `Step`."""
+        return [shape[::-1] for shape in shapes]
+
+    def __str__(self) -> str:
+        return "transpose"
+
+
+@dataclass(frozen=True, init=False)
+class Split:
+    """Cuts one fused tensor along its output axis into the named projections, in the named order."""
+
+    parts: tuple[str, ...]
+    """Of query, key, value, gate, up; their widths come from the config."""
+
+    def __init__(self, *parts: str) -> None:
+        object.__setattr__(self, "parts", parts)
+
+    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """See `Step`."""
+        (fused,) = arrays
+        ends = np.cumsum([part_width(config, part) for part in self.parts])
+        return np.split(fused, ends[:-1])
+
+    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
+        """See `Step`."""
+        return [np.concatenate(arrays)]
+
+    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
+        """See `Step`."""
+        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
+
+    def __str__(self) -> str:
+        return f"split {'/'.join(self.parts)}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A rule for one layer: full names on both sides."""
+
+    theirs: tuple[str, ...]
+    """Foreign names, without the family's prefix."""
+    ours: tuple[str, ...]
+    """Names of contract `model`."""
+    steps: tuple[Step, ...]
+    """From theirs to ours."""
+
+    def forward(self, arrays: Sequence[Words], config: Config) -> list[Words]:
+        """Their arrays, in the order of `theirs`, to ours, in the order of `ours`."""
+        current = list(arrays)
+        for step in self.steps:
+            current = step.forward(current, config)
+        return current
+
+    def backward(self, arrays: Sequence[Words], config: Config) -> list[Words]:
+        """The inverse of `forward`."""
+        current = list(arrays)
+        for step in reversed(self.steps):
+            current = step.backward(current, config)
+        return current
+
+    def backward_shapes(self, shapes: Sequence[Shape], config: Config) -> list[Shape]:
+        """Shapes of their tensors, given those of ours."""
+        current = list(shapes)
+        for step in reversed(self.steps):
+            current = step.backward_shapes(current, config)
+        return current
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line of a family's table."""
+
+    theirs: str | tuple[str, ...]
+    """Foreign name patterns, without the family's prefix for tensors inside the base model."""
+    ours: str | tuple[str, ...]
+    """Name patterns of contract `model`."""
+    steps: tuple[Step, ...] = ()
+    """Layout changes from theirs to ours; none means a plain rename."""
+    when: str | None = None
+    """A config key of contract `model`; the rule holds only where that is true."""
+
+    def moves(self, config: Config) -> Iterator[Move]:
+        """The moves that the rule stands for under a config; none when its condition is false."""
+        if self.when is not None and not config[self.when]:
+            return
+        theirs, ours = _as_tuple(self.theirs), _as_tuple(self.ours)
+        per_layer = any("{layer}" in pattern for pattern in (*theirs, *ours))
+        for layer in range(config["num_hidden_layers"]) if per_layer else (0,):
+            yield Move(_expand(theirs, layer, config), _expand(ours, layer, config), self.steps)
+
+    def __str__(self) -> str:
+        text = f"{', '.join(_as_tuple(self.theirs))} -> {', '.join(_as_tuple(self.ours))}"
+        steps = f"  [{', '.join(map(str, self.steps))}]" if self.steps else ""
+        return text + steps + (f"  when {self.when}" if self.when else "")
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A head that is the embedding when `tie_word_embeddings`, and a tensor of its own otherwise.
+
+    A file that holds both although they are tied is accepted only where they are equal bit for bit.
+    """
+
+    theirs: str
+    """Foreign name of the head."""
+    ours: str
+    """Name of the head in contract `model`."""
+    to: str
+    """Name, in contract `model`, of what it is tied to."""
+
+    def moves(self, config: Config) -> Iterator[Move]:
+        """A rename when not tied, nothing when tied."""
+        if not config["tie_word_embeddings"]:
+            yield Move((self.theirs,), (self.ours,), ())
+
+    def __str__(self) -> str:
+        return f"{self.theirs} -> {self.ours}  [tied to {self.to} when tie_word_embeddings]"
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A tensor that old files hold and that no weight depends on; left out, with the reason in the report."""
+
+    theirs: str
+    """Foreign name pattern."""
+    reason: str
+    """Why it may be left out."""
+
+    def names(self, config: Config) -> tuple[str, ...]:
+        """The full names that may be left out."""
+        layers = range(config["num_hidden_layers"]) if "{layer}" in self.theirs else (0,)
+        return tuple(self.theirs.replace("{layer}", str(layer)) for layer in layers)
+
+    def __str__(self) -> str:
+        return f"{self.theirs} -> left out  [{self.reason}]"
+
+
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _expand(patterns: tuple[str, ...], layer: int, config: Config) -> tuple[str, ...]:
+    names = []
+    for pattern in (pattern.replace("{layer}", str(layer)) for pattern in patterns):
+        experts = range(config["num_experts"]) if "{expert}" in pattern else (0,)
+        names.extend(pattern.replace("{expert}", str(expert)) for expert in experts)
+    return tuple(names)
