@@ -1,5 +1,7 @@
 """The command `ms-trainloop`."""
 
+from pathlib import Path
+
 import click
 
 from ms_trainloop.__about__ import __version__
@@ -23,3 +25,14 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """A training loop for MindSpore whose every number can be trusted."""
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", "-o", default="report.html", show_default=True, type=click.Path(path_type=Path))
+@click.option("--title", default="Training report", show_default=True, help="Heading of the page.")
+def report(runs: tuple[Path, ...], output: Path, title: str) -> None:
+    """Write one HTML page that compares RUNS, folders with a metrics.jsonl."""
+    from ms_trainloop.report import write_report
+
+    click.echo(write_report(runs, output, title=title))

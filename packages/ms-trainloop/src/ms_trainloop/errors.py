@@ -7,3 +7,38 @@ class TrainLoopError(Exception):
 
 class ConfigError(TrainLoopError):
     """A configuration value is unknown, of the wrong type, or impossible."""
+
+
+class BatchError(TrainLoopError):
+    """A batch breaks the contract `batch`, or there is none; the message lists every finding."""
+
+
+class ResumeError(TrainLoopError):
+    """A saved state does not fit this run; the message lists every difference, and nothing was applied."""
+
+
+class DivergenceError(TrainLoopError):
+    """Too many steps in a row had a loss or a gradient that is not finite."""
+
+
+class MetricsError(TrainLoopError):
+    """A metrics file is missing, of another format, or damaged."""
+
+
+class MissingExtraError(TrainLoopError):
+    """An optional dependency is not installed; the message ends with the line that installs it."""
+
+
+class Interrupted(TrainLoopError):  # noqa: N818 - not a fault of the run: it was asked to stop, and its state is saved
+    """SIGTERM or SIGINT ended the run after a whole step; the state was saved if there is a checkpointer.
+
+    Attributes:
+        code: The exit code a script should end with: 128 + signal, which is 143 for SIGTERM and 130 for SIGINT.
+        step: The number of steps done.
+    """
+
+    def __init__(self, message: str, *, code: int, step: int) -> None:
+        """Keeps the exit code and the step beside the message."""
+        super().__init__(message)
+        self.code = code
+        self.step = step

@@ -1,0 +1,236 @@
+"""The training step as one graph-mode Cell: forward, backward, accumulation, clipping, AdamW, loss scale, counters.
+
+Shapes: [micro, batch, seq] is [micro-batches of one step, rows of one forward pass on this rank, tokens of a row].
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from ms_trainloop.adamw import AdamW
+from ms_trainloop.config import TrainConfig
+from ms_trainloop.errors import ConfigError, TrainLoopError
+from ms_trainloop.loss import SummedCrossEntropy
+from ms_trainloop.rate import LearningRate
+
+COUNTERS = ("step", "updates", "skipped_in_row", "loss_scale", "good_steps")
+"""The step's own state beside the optimizer's; `step` counts all steps, `updates` those that changed the weights."""
+
+
+class StepResult(NamedTuple):
+    """What one step did, over all ranks and micro-batches."""
+
+    loss_sum: float
+    """Sum of token losses in nats."""
+    tokens: int
+    """Labels that took part."""
+    grad_norm: float
+    """Global L2 norm of the gradient of the mean loss, before clipping; not finite when the step was skipped."""
+    learning_rate: float
+    """Rate of this step."""
+    loss_scale: float
+    """Scale this step used."""
+    is_applied: bool
+    """False if the gradient was not finite or there was no label: weights and optimizer are untouched."""
+    stop_votes: int
+    """Ranks that asked to stop."""
+
+
+class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
+    """Takes `[micro, batch, seq]` int32 inputs, updates the weights in place and returns seven numbers, float32 [7].
+
+    `run` is the same with a batch of contract `batch` in and a StepResult out. The numbers are StepResult's fields.
+    Gradients are those of the token-weighted mean loss of the global batch, whatever the micro-batches and ranks.
+    Making a TrainStep sets MindSpore's global mode to `config.mode`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Cell,
+        config: TrainConfig,
+        *,
+        parameters: Mapping[str, Parameter] | None = None,
+        all_reduce: Callable[[Any], Any] | None = None,
+        world_size: int = 1,
+    ) -> None:
+        """Prepares the step; nothing is compiled before the first call.
+
+        Args:
+            model: Called as `model(input_ids, position_ids, segment_ids)`, returns logits [batch, seq, vocab].
+            config: Section `train`.
+            parameters: Every parameter of the model by the name under which it is saved and matched by patterns;
+                by default MindSpore's names. Those with `requires_grad` are trained, the others only saved.
+            all_reduce: A Cell or function that graph mode can compile: float32 tensor in, its sum over the ranks out.
+            world_size: Number of ranks `all_reduce` sums over.
+
+        Raises:
+            ConfigError: The precision is not possible here, or the batch sizes do not fit the ranks.
+            TrainLoopError: `parameters` is not exactly the model's parameters, or they cannot be trained.
+        """
+        super().__init__(auto_prefix=False)
+        _check_precision(config)
+        if (all_reduce is None) != (world_size == 1):
+            raise ConfigError(f"world_size: found {world_size} and all_reduce {all_reduce!r}; give both or neither")
+        mindspore.set_context(mode=mindspore.GRAPH_MODE if config.mode == "graph" else mindspore.PYNATIVE_MODE)
+        if parameters is None:
+            parameters = {parameter.name: parameter for parameter in model.get_parameters()}
+        _check_parameters(model, parameters)
+        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        self.config = config
+        self.model = model
+        self.world_size = world_size
+        self.named_parameters = dict(parameters)
+        self.accumulation = config.accumulation_steps(world_size)
+        self.optimizer = AdamW(config, trained)
+        self.learning_rate = LearningRate(config)
+        self.step = _counter("step", 0)
+        self.updates = _counter("updates", 0)
+        self.skipped_in_row = _counter("skipped_in_row", 0)
+        self.good_steps = _counter("good_steps", 0)
+        self.loss_scale = _counter("loss_scale", config.loss_scale if config.precision == "float16" else 1.0)
+        self.is_scale_dynamic = config.precision == "float16" and config.loss_scale_window > 0
+        self.window = config.loss_scale_window
+        self.max_norm = float(config.max_grad_norm)
+        self.num_parameters = len(trained)
+        self.reduce = _Identity() if all_reduce is None else all_reduce
+        self.is_reduced = all_reduce is not None
+        weights = ParameterTuple(trained.values())
+        # has_aux: without it the gradient would be that of the sum of all three outputs.
+        self.backward = ops.value_and_grad(_ScaledLoss(model), None, weights, has_aux=True)
+        self.add = ops.Add()
+        self.first = Tensor(np.int32(1))
+
+    def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, stop_vote: Any = 0.0) -> Any:
+        """Runs one step on [micro, batch, seq] tensors; `stop_vote` is 1 if this rank wants to stop after it."""
+        scale = self.loss_scale + 0.0
+        slots = float(labels.shape[0] * labels.shape[1] * labels.shape[2])
+        # The backward pass starts from scale / slots, not scale: a summed loss would overflow float16 early.
+        seed = scale / slots
+        (_, loss_sum, count), gradients = self.backward(input_ids[0], labels[0], position_ids[0], segment_ids[0], seed)
+        if self.accumulation > 1:
+            i = self.first
+            while i < self.accumulation:
+                (_, more_loss, more_count), more = self.backward(
+                    ops.gather(input_ids, i, 0),
+                    ops.gather(labels, i, 0),
+                    ops.gather(position_ids, i, 0),
+                    ops.gather(segment_ids, i, 0),
+                    seed,
+                )
+                summed: Any = ()
+                for k in range(self.num_parameters):
+                    summed += (self.add(gradients[k], more[k]),)
+                gradients = summed
+                loss_sum = loss_sum + more_loss
+                count = count + more_count
+                i = i + 1
+        votes = count * 0.0 + stop_vote
+        if self.is_reduced:
+            summed = ()
+            for k in range(self.num_parameters):
+                summed += (self.reduce(gradients[k]),)
+            gradients = summed
+            totals = self.reduce(ops.stack((loss_sum, count, votes)))
+            loss_sum, count, votes = totals[0], totals[1], totals[2]
+        return self._finish(gradients, loss_sum, count, votes, scale, slots)
+
+    def _finish(self, gradients: Any, loss_sum: Any, count: Any, votes: Any, scale: Any, slots: Any) -> Any:
+        unscale = slots / (scale * ops.maximum(count, 1.0))
+        squares = ops.square(gradients[0]).sum()
+        for k in range(1, self.num_parameters):
+            squares = squares + ops.square(gradients[k]).sum()
+        norm = ops.sqrt(squares) * unscale
+        factor = unscale
+        if self.max_norm > 0.0:
+            factor = unscale * ops.minimum(self.max_norm / (norm + 1e-6), 1.0)
+        rate = self.learning_rate(self.step)
+        is_applied = ops.logical_and(ops.isfinite(norm), count > 0.0)
+        applied = ops.cast(is_applied, mindspore.int32)
+        update = self.updates + applied
+        if is_applied:
+            self.optimizer(gradients, factor, rate, update)
+        good = (self.good_steps + 1) * applied
+        if self.is_scale_dynamic:
+            grown = ops.select(good >= self.window, ops.minimum(scale * 2.0, 16777216.0), scale)
+            ops.assign(self.loss_scale, ops.select(is_applied, grown, ops.maximum(scale * 0.5, 1.0)))
+            good = good * ops.cast(good < self.window, mindspore.int32)
+        ops.assign(self.good_steps, good)
+        ops.assign(self.updates, update)
+        ops.assign(self.skipped_in_row, (self.skipped_in_row + 1) * (1 - applied))
+        ops.assign(self.step, self.step + 1)
+        applied_float = ops.cast(is_applied, mindspore.float32)
+        return ops.stack((loss_sum, count, norm, rate, scale, applied_float, votes))
+
+    def run(self, batch: Mapping[str, np.ndarray[Any, Any]], *, wants_stop: bool = False) -> StepResult:
+        """Runs one step on this rank's part of the global batch, int32 arrays [micro * batch, seq]."""
+        tensors = []
+        for key in ("input_ids", "labels", "position_ids", "segment_ids"):
+            rows = np.ascontiguousarray(batch[key])
+            tensors.append(Tensor(rows.reshape(self.accumulation, self.config.micro_batch_size, -1)))
+        if self.is_reduced:
+            tensors.append(Tensor(np.float32(wants_stop)))
+        numbers = [float(number) for number in self(*tensors).asnumpy()]
+        return StepResult(
+            loss_sum=numbers[0],
+            tokens=int(numbers[1]),
+            grad_norm=numbers[2],
+            learning_rate=numbers[3],
+            loss_scale=numbers[4],
+            is_applied=numbers[5] == 1.0,
+            stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
+        )
+
+
+class _ScaledLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
+    """Gives (loss sum * seed, loss sum, labels): the first is what is differentiated."""
+
+    def __init__(self, model: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.model = model
+        self.loss = SummedCrossEntropy()
+
+    def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, seed: Any) -> Any:
+        loss_sum, count = self.loss(self.model(input_ids, position_ids, segment_ids), labels)
+        return loss_sum * seed, loss_sum, count
+
+
+class _Identity(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
+    def construct(self, tensor: Any) -> Any:
+        return tensor
+
+
+def _counter(name: str, value: float) -> Parameter:
+    dtype = np.float32 if isinstance(value, float) else np.int32
+    return Parameter(Tensor(np.array(value, dtype)), name=f"trainloop.{name}", requires_grad=False)
+
+
+def _check_precision(config: TrainConfig) -> None:
+    target = mindspore.get_context("device_target")
+    if config.precision == "bfloat16":
+        raise ConfigError(
+            f"train.precision: bfloat16 has no MatMul, Softmax or Gather on {target} in this version; use float32"
+        )
+    if config.precision == "float16":
+        raise ConfigError("train.precision: float16 is not done yet (README, Known limits); use float32")
+
+
+def _check_parameters(model: nn.Cell, parameters: Mapping[str, Parameter]) -> None:
+    """Names must be unique and cover the model; graphs need MindSpore's own names unique too."""
+    given = {id(parameter): name for name, parameter in parameters.items()}
+    problems = [f"{p.name} of the model is not among them" for p in model.get_parameters() if id(p) not in given]
+    present = {id(parameter) for parameter in model.get_parameters()}
+    problems += [f"{name} is not a parameter of the model" for key, name in given.items() if key not in present]
+    problems += [f"{n} is the same object as {given[id(p)]}" for n, p in parameters.items() if given[id(p)] != n]
+    raw: dict[str, str] = {}
+    for name, parameter in parameters.items():
+        if raw.setdefault(parameter.name, name) != name:
+            problems.append(f"{name} and {raw[parameter.name]} both carry MindSpore's name {parameter.name}")
+        if parameter.requires_grad and parameter.dtype != mindspore.float32:
+            problems.append(f"{name} is {parameter.dtype}, expected Float32")
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        problems.append("none of them is trainable (requires_grad)")
+    if problems:
+        raise TrainLoopError(f"parameters: {'; '.join(problems)}")
