@@ -28,11 +28,15 @@ _EOD_NAMES = (
 _PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>")
 _BOS_NAMES = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "[BOS]")
 
-# Texts above the first size are encoded in pieces cut between a letter and white space, where no usual pre-tokenizer
-# joins the two sides; without such a place, at the second size wherever that is.
+# Texts above the first size are encoded in pieces cut between a letter and white space, or a line end and a letter,
+# where no usual pre-tokenizer joins the two sides; without such a place, at the second size wherever that is.
 _PIECE_CHARACTERS = 1 << 16
-_LONGEST_PIECE = 1 << 20
-_CUT = re.compile(r"(?<=[^\W\d_])(?=\s)")
+_LONGEST_PIECE = 1 << 18
+_CUT = re.compile(r"(?<=[^\W\d_])(?=\s)|(?<=\S\n)(?=[^\W\d_])")
+_CUT_SAMPLE = "The quick brown fox\njumps  over\n\n the lazy dog's\ttail, 世界 ok \r\nend。\n世界"
+
+# Encoded at a time: the library keeps about 150 bytes for each id until its ids are taken.
+_GROUP_CHARACTERS = 1 << 21
 
 
 class Tokenizer:
@@ -49,20 +53,10 @@ class Tokenizer:
     kind = "huggingface"
 
     def __init__(self, path: Path, *, eod_token: str | None = None, eod_id: int | None = None) -> None:
-        import tokenizers
-
         self.path = path
         content = _read_json(path)
         added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
-        for entry in content.get("added_tokens") or []:
-            entry["special"] = True  # so that encode_special_tokens covers it: its string in a text is only text
-        try:
-            self._inner = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"{path}: not a tokenizer that the tokenizers library reads: {error}") from error
-        self._inner.encode_special_tokens = True
-        self._inner.no_truncation()
-        self._inner.no_padding()
+        self._inner = _load_inner(path, content)
         self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
         declared = _declared_names(path)
         if eod_token is None and eod_id is None:
@@ -71,9 +65,21 @@ class Tokenizer:
         pad_id = _find(added, declared.get("pad_token"), _PAD_NAMES)
         self.pad_id = None if pad_id == self.eod_id else pad_id
         self.bos_id = _find(added, declared.get("bos_token"), _BOS_NAMES)
-        self._has_safe_cuts = self._encode_piece("one two") == self._encode_piece("one") + self._encode_piece(" two")
+        structural = [
+            entry for entry in content.get("added_tokens") or [] if entry["id"] in (self.eod_id, pad_id, self.bos_id)
+        ]
+        if not all(entry["special"] for entry in structural):
+            marked = json.loads(json.dumps(content))
+            for entry in marked["added_tokens"]:  # so that encode_special_tokens covers them: in a text they are text
+                entry["special"] = entry["special"] or entry["id"] in [token["id"] for token in structural]
+            self._inner = _load_inner(path, marked)
+        self._has_safe_cuts = content.get("pre_tokenizer") is not None and all(
+            self._encode_piece(_CUT_SAMPLE)
+            == self._encode_piece(_CUT_SAMPLE[: place.start()]) + self._encode_piece(_CUT_SAMPLE[place.start() :])
+            for place in _CUT.finditer(_CUT_SAMPLE)
+        )
         self._refuse_ending_text()
-        self.fingerprint = compute_fingerprint(_read_json(path), self.encode)
+        self.fingerprint = compute_fingerprint(content, self.encode)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text: no special id is added, and special strings in it are ordinary text."""
@@ -83,9 +89,9 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Ids of each text as int32 arrays, in parallel over the library's threads.
 
-        A text of more than 65,536 characters is encoded in pieces cut before white space after a letter, which
-        gives the ids of the whole; one with no such place in a million characters is cut there, and the ids around
-        that cut may differ from those of the whole.
+        A text of more than 65,536 characters is encoded in pieces cut between a letter and white space or a
+        line end and a letter, which gives the ids of the whole; one with no such place in 262,144 characters is cut
+        there, and the ids around that cut may differ from those of the whole.
         """
         pieces: list[str] = []
         counts: list[int] = []
@@ -93,10 +99,10 @@ class Tokenizer:
             before = len(pieces)
             pieces.extend(self._cut(text))
             counts.append(len(pieces) - before)
-        encoded = iter(self._inner.encode_batch_fast(pieces, add_special_tokens=False))
+        encoded = self._encode_pieces(pieces)
         results = []
         for count in counts:
-            parts = [np.array(next(encoded).ids, dtype=np.int32) for _ in range(count)]
+            parts = [next(encoded) for _ in range(count)]
             results.append(parts[0] if count == 1 else np.concatenate(parts))
         return results
 
@@ -109,6 +115,17 @@ class Tokenizer:
         """The string of one id, or None for an id that is not in use."""
         token: str | None = self._inner.id_to_token(token_id)
         return token
+
+    def _encode_pieces(self, pieces: list[str]) -> Iterator[NDArray[np.int32]]:
+        start = 0
+        while start < len(pieces):
+            end, characters = start, 0
+            while end < len(pieces) and characters < _GROUP_CHARACTERS:
+                characters += len(pieces[end])
+                end += 1
+            for encoding in self._inner.encode_batch_fast(pieces[start:end], add_special_tokens=False):
+                yield np.array(encoding.ids, dtype=np.int32)
+            start = end
 
     def _encode_piece(self, text: str) -> list[int]:
         ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
@@ -170,6 +187,20 @@ def load_tokenizer(path: str | Path, *, eod_token: str | None = None, eod_id: in
     if path.suffix == ".model":
         raise TokenizerError(f"{path}: SentencePiece models are not read yet; convert it to a tokenizer.json")
     return Tokenizer(path, eod_token=eod_token, eod_id=eod_id)
+
+
+def _load_inner(path: Path, content: dict[str, Any]) -> Any:
+    """The library's tokenizer, set to take special strings as text, and to neither cut nor pad."""
+    import tokenizers
+
+    try:
+        inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"{path}: not a tokenizer that the tokenizers library reads: {error}") from error
+    inner.encode_special_tokens = True
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
 
 
 def _read_json(path: Path) -> dict[str, Any]:
