@@ -85,12 +85,14 @@ def _write(
     probes: Sequence[Sequence[int]],
 ) -> None:
     decode_cells = {window: model.decode(window) for window in config.windows}
+    model.require_cells(model.prefill, decode_cells)
     vocab_size = model.vocab_size or model.config.get("vocab_size")
     prompts = probes or default_probes(config, vocab_size or 2)
     source = probe_source(prompts, model, decode_cells, config)
     width = source.prefill_logits.shape[1]
     if vocab_size is not None and not 0 < vocab_size <= width:
         raise ModelError(f"vocab_size: expected 1 to the width of the logits ({width}), found {vocab_size}")
+    generation = _defaults(model, config, vocab_size or width)
     source.write(folder / bundles.PARITY)
     write_weights(folder / bundles.WEIGHTS, model.weights, config.precision)
     bundle = Bundle(
@@ -110,7 +112,7 @@ def _write(
             parameters=tuple(f"cache.{n}.{kind}" for n in range(model.num_layers) for kind in ("key", "value")),
         ),
         tokenizer=tokens,
-        generation=_defaults(model, config, vocab_size or width),
+        generation=generation,
         model=dict(model.config),
         parity=Parity(file=bundles.PARITY, tolerance=config.tolerance, max_abs_difference=0.0),
     )
@@ -136,8 +138,6 @@ def _write_graphs(
         shapes = [[batch, size if is_prefill else 1], [batch], [batch]]
         inputs = [int32(np.ones(shape, np.int32)) for shape in shapes]
         exported = export_graph(cell, inputs, {**model.weights, **model.cache})
-        if exported.inputs != names:
-            raise ModelError(f"{type(cell).__name__}: expected inputs {list(names)}, found {list(exported.inputs)}")
         (folder / name).write_bytes(exported.data)
         used |= exported.parameters
         calls = tuple({"name": n, "dtype": "int32", "shape": s} for n, s in zip(names, shapes, strict=True))

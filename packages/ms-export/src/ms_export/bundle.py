@@ -203,7 +203,9 @@ def read(folder: Path) -> Bundle:
         raise BundleError(f"{path}: changed since the bundle was written (its checksum does not match); export again")
     try:
         return _from_document(document)
-    except (ConfigError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise BundleError(f"{path}: missing {error}") from error
+    except (ConfigError, TypeError, AttributeError) as error:
         raise BundleError(f"{path}: {error}") from error
 
 

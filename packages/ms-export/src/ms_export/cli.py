@@ -179,3 +179,7 @@ def _parse_ids(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--prompt-ids: expected whole numbers with commas, found {text!r}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -77,9 +77,11 @@ class ExportConfig:
         for name in ("prefill_lengths", "decode_batches"):
             if not getattr(self, name):
                 raise ConfigError(f"export.{name}: expected at least one value, found none")
-        for name in ("prefill_batch", "max_length", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"export.{name}: expected at least 1, found {getattr(self, name)}")
+        for name, low in (("prefill_batch", 1), ("max_length", 2), ("max_new_tokens", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"export.{name}: expected at least {low}, found {getattr(self, name)}")
+        if 1 in self.decode_windows:
+            raise ConfigError("export.decode_windows: expected at least 2, found 1; decoding starts at position 1")
         for name in ("prefill_lengths", "decode_windows"):
             if any(v > self.max_length for v in getattr(self, name)):
                 raise ConfigError(

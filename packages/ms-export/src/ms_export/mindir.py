@@ -16,15 +16,16 @@ from mindspore import Tensor, nn
 
 from ms_export.errors import BundleError, ModelError
 
+# MindSpore's compiler raises what the Python code that it reads would have raised.
+_COMPILE_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, NameError, AttributeError, SyntaxError)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedGraph:
-    """A graph as bytes, and what it is called with."""
+    """A graph as bytes, and the parameters that it uses."""
 
     data: bytes
     """The MindIR file's content, without values of parameters."""
-    inputs: tuple[str, ...]
-    """Names in the order of the call."""
     parameters: frozenset[str]
     """Names of weights and caches that it uses."""
 
@@ -39,19 +40,13 @@ def export_graph(cell: Any, inputs: Sequence[Any], parameters: Mapping[str, Any]
             the graph whatever wrapping made of them.
 
     Raises:
-        ModelError: The Cell reaches a parameter that is not among `parameters`, or MindSpore cannot export it.
+        ModelError: MindSpore cannot export it.
     """
-    known = {id(parameter) for parameter in parameters.values()}
-    if strange := [p.name for p in cell.get_parameters() if id(p) not in known]:
-        raise ModelError(
-            f"{type(cell).__name__}: reaches parameters that are neither in weights nor in cache: {strange}"
-        )
     taken: list[ExportedGraph] = []
 
     def take(model: Any) -> None:
         names = [p.name.partition(":")[2] for p in model.graph.parameter]
-        calls = tuple(i.name.partition(":")[2] for i in model.graph.input)
-        taken.append(ExportedGraph(data=model.SerializeToString(), inputs=calls, parameters=frozenset(names)))
+        taken.append(ExportedGraph(data=model.SerializeToString(), parameters=frozenset(names)))
         model.graph.ClearField("parameter")  # or MindSpore writes all weights to the file that nobody reads
 
     with ExitStack() as stack:
@@ -62,7 +57,7 @@ def export_graph(cell: Any, inputs: Sequence[Any], parameters: Mapping[str, Any]
             mindspore.export(
                 cell, *inputs, file_name=str(Path(folder) / "graph"), file_format="MINDIR", custom_func=take
             )
-        except (RuntimeError, TypeError, ValueError, NameError, AttributeError) as error:
+        except _COMPILE_ERRORS as error:
             raise ModelError(f"{type(cell).__name__}: MindSpore cannot export it: {_first_line(error)}") from error
     return taken[0]
 

@@ -1,5 +1,6 @@
 """What `build` takes: two Cells that follow the cached call, and the parameters that they reach."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,3 +75,23 @@ class CachedModel:
     def head_dim(self) -> int:
         """Width of a head."""
         return int(self.cache["cache.0.key"].shape[1])
+
+    def require_cells(self, prefill: Any, decode_cells: Mapping[int, Any]) -> None:
+        """Compares Cells with the cached call and with the parameters, before anything is compiled.
+
+        Raises:
+            ModelError: A Cell has other inputs, reaches a parameter that is neither in `weights` nor in `cache`, or
+                none of them reaches one that is.
+        """
+        named = {id(parameter): name for name, parameter in {**self.weights, **self.cache}.items()}
+        reached = set()
+        for cell, names in [(prefill, PREFILL_INPUTS), *((cell, DECODE_INPUTS) for cell in decode_cells.values())]:
+            kind = type(cell).__name__
+            if (found := tuple(inspect.signature(cell.construct).parameters)) != names:
+                raise ModelError(f"{kind}: expected inputs {list(names)}, found {list(found)}")
+            parameters = list(cell.get_parameters())
+            reached |= {id(parameter) for parameter in parameters}
+            if strange := [p.name for p in parameters if id(p) not in named]:
+                raise ModelError(f"{kind}: reaches parameters that are neither in weights nor in cache: {strange}")
+        if unused := [name for number, name in named.items() if number not in reached]:
+            raise ModelError(f"model: no cell reaches {unused}; they are wired wrongly, or do not belong here")

@@ -148,10 +148,17 @@ def probe_source(
     Raises:
         ModelError: The Cells do not answer as contract `model` says.
         PromptError: A probe is no possible prompt.
+        ParityError: No probe is short enough for some graph.
     """
     longest = min(max(config.prefill_lengths), config.max_length - 1)
     limit = model.vocab_size or model.config.get("vocab_size") or 2**31
     ready = require_ids(prompts, longest=longest, vocab_size=limit)
+    shortest = min(len(prompt) for prompt in ready)
+    if shortest > min(config.prefill_lengths) or shortest >= min(config.windows):
+        raise ParityError(
+            f"probes: the shortest has {shortest} ids, so no probe is short enough for prefill length "
+            f"{min(config.prefill_lengths)} and window {min(config.windows)}; add a shorter one"
+        )
     steps = min(_STEPS, config.max_length - max(len(p) for p in ready))
     batch, window, scratch = min(config.decode_batches), config.max_length, model.slots - 1
     firsts, nexts, fed = [], [], []

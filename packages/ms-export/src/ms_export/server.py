@@ -91,6 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._is_begun = False
         self.server.idle.add(self.connection)
         try:
+            if self.server.is_stopping:  # asked after adding, so the server either sees us or we see it
+                self.close_connection = True
+                return
             super().handle_one_request()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True  # the client has gone; the lanes of its prompt are free again
