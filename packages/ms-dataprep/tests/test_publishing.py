@@ -40,6 +40,16 @@ def test_a_failed_replacement_leaves_the_old_one_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_build_killed_between_the_renames_loses_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / ".out.replaced").mkdir()
+    finish(tmp_path / ".out.replaced", "old")
+
+    with pytest.raises(RuntimeError), publish_folder(tmp_path / "out", overwrite=True) as building:
+        fail_after_writing(building)
+
+    assert (tmp_path / "out" / "dataset.json").read_text() == "old"
+
+
 def test_used_folders_are_refused_and_foreign_files_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")

@@ -96,6 +96,8 @@ class _Build:
         self._hashes: list[str] = []
 
     def run(self, inputs: Sequence[str | Path], *, progress: bool) -> Manifest:
+        import mindspore  # here, so that an installation that cannot write fails before the work
+
         total = sum(source.bytes for source in self._sources)
         with (
             (self._folder / REJECTED_FILE).open("w", encoding="utf-8", errors="backslashreplace") as rejected,
@@ -113,7 +115,7 @@ class _Build:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self._statistics.dropped.items()) or "no text"
             first = f"; first: {self._statistics.first_rejected}" if self._statistics.first_rejected else ""
             raise SourceError(f"no document is left of {len(self._sources)} files ({reasons}){first}")
-        return self._publish(inputs)
+        return self._publish(inputs, mindspore.__version__)
 
     def _read(self, number: int, source: Source, rejected: TextIO, bar: Progress) -> None:
         config, statistics = self._config, self._statistics
@@ -170,15 +172,13 @@ class _Build:
                 if rows is not None:
                     self._writer.add(rows)
 
-    def _publish(self, inputs: Sequence[str | Path]) -> Manifest:
-        import mindspore
-
+    def _publish(self, inputs: Sequence[str | Path], mindspore_version: str) -> Manifest:
         counts, config, tokenizer = self._packer.counts, self._config, self._tokenizer
         shutil.copyfile(tokenizer.path, self._folder / "tokenizer.json")
         sync(self._folder / "tokenizer.json")
         manifest = Manifest(
             created_by=f"ms-dataprep {__version__}",
-            mindspore_version=mindspore.__version__,
+            mindspore_version=mindspore_version,
             seq_length=config.seq_length,
             row_length=config.row_length,
             layout=config.layout,

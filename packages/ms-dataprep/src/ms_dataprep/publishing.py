@@ -21,6 +21,9 @@ def publish_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         DatasetError: `output` holds files (with `overwrite`: files that are no dataset), or another build writes it.
     """
+    old = _old_name(output)
+    if old.exists() and not output.exists():
+        old.rename(output)  # a build was killed between the two renames of a replacement
     refuse_used_folder(output, overwrite=overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)
     building = output.with_name(f".{output.name}.building")
@@ -59,7 +62,7 @@ def refuse_used_folder(output: Path, *, overwrite: bool) -> None:
 
 
 def _replace(building: Path, output: Path) -> None:
-    old = output.with_name(f".{output.name}.replaced")
+    old = _old_name(output)
     if old.exists():
         shutil.rmtree(old)
     if output.exists():
@@ -68,6 +71,10 @@ def _replace(building: Path, output: Path) -> None:
     sync(output.parent)
     if old.exists():
         shutil.rmtree(old)
+
+
+def _old_name(output: Path) -> Path:
+    return output.with_name(f".{output.name}.replaced")
 
 
 def _clear(folder: Path) -> None:
