@@ -1,9 +1,15 @@
 """The command `ms-weightconv`."""
 
+import json
+import logging
+from pathlib import Path
+
 import click
 
 from ms_weightconv.__about__ import __version__
 from ms_weightconv.errors import WeightConvError
+
+_PATH = click.Path(path_type=Path)
 
 
 class _Commands(click.Group):
@@ -23,3 +29,82 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """Hugging Face checkpoints to MindSpore and back, proven tensor by tensor."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+
+@main.command()
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option(
+    "--to", type=click.Choice(["huggingface", "mindspore", "checkpoint"]), required=True, help="Layout to write."
+)
+@click.option("--family", help="Family to read (unknown model_type) or to write; see `list`.")
+@click.option("--dtype", help="Cast to fp32, fp16, bf16 or fp64; without it every word is kept.")
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a Hugging Face shard.")
+@click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
+@click.option("--tokenizer", type=_PATH, help="tokenizer.json or a folder, instead of the source's tokenizer files.")
+@click.option("--overwrite", is_flag=True, help="Replace a model's folder once the new one is complete.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    family: str | None,
+    dtype: str | None,
+    max_shard_size: str,
+    config: Path | None,
+    tokenizer: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Convert SOURCE (Hugging Face folder, model folder or checkpoint) into the folder TARGET."""
+    from ms_weightconv.conversion import convert as run
+
+    report = run(
+        source,
+        target,
+        to=to,
+        family=family,
+        dtype=dtype,
+        max_shard_size=max_shard_size,
+        overwrite=overwrite,
+        config=config,
+        tokenizer=tokenizer,
+    )
+    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
+
+
+@main.command()
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option("--family", help="Family of a Hugging Face folder whose model_type is unknown.")
+@click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def prove(source: Path, target: Path, family: str | None, config: Path | None, as_json: bool) -> None:
+    """Prove that TARGET holds SOURCE's model: configs, names, shapes, every word, and the way there and back."""
+    from ms_weightconv.proof import prove as run
+
+    report = run(source, target, family=family, config=config)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        click.echo("\n".join([*report.lines(), f"proven: {report.num_tensors} tensors equal word for word"]))
+
+
+@main.command("list")
+@click.argument("family", required=False)
+def list_families(family: str | None) -> None:
+    """List the families, or the rules and config keys of one FAMILY."""
+    from ms_weightconv.families import FAMILIES, find_family
+
+    if family is None:
+        for each in FAMILIES.values():
+            click.echo(f"{each.name}: {each.architecture}, {len(each.rules)} rules, {len(each.fields)} config keys")
+        return
+    chosen = find_family(family, None, "list")
+    click.echo("\n".join(map(str, chosen.rules)))
+    for line in chosen.fields:
+        ours = line.ours if isinstance(line.ours, str) else ", ".join(line.ours)
+        click.echo(f"config {line.theirs} -> {ours}")
+    for limit in chosen.limits:
+        click.echo(f"config {limit.key} must be {' or '.join(map(repr, limit.allowed))}, else {limit.reason}")

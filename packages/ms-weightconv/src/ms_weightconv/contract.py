@@ -1,4 +1,4 @@
-"""Contract `model`, version 1, as data: the keys of config.json with their defaults, and every parameter's name and shape."""
+"""Contract `model`, version 1, as data: the keys of config.json, and every parameter's name and shape."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -172,7 +172,8 @@ def _check_rope(what: str, scaling: Mapping[str, Any] | None) -> None:
     if kind not in _ROPE_KEYS:
         raise ConfigError(f"{what}: rope_scaling.rope_type: found {kind!r}, expected one of {', '.join(_ROPE_KEYS)}")
     if set(scaling) != set(_ROPE_KEYS[kind]):
-        raise ConfigError(f"{what}: rope_scaling: found keys {sorted(scaling)}, {kind} needs {sorted(_ROPE_KEYS[kind])}")
+        raise ConfigError(
+            f"{what}: rope_scaling: found keys {sorted(scaling)}, {kind} needs {sorted(_ROPE_KEYS[kind])}"
+        )
     for key in _ROPE_KEYS[kind][1:]:
         _check_kind(what, f"rope_scaling.{key}", scaling[key], 1.0)
-

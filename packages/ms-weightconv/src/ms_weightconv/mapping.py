@@ -16,15 +16,17 @@ REQUIRED = object()
 TheirConfig = Mapping[str, Any]
 
 # Keys that name things, steer training or describe files: no influence on the logits of a forward pass.
-_WITHOUT_EFFECT = frozenset(
-    "_attn_implementation _name_or_path architectures attention_dropout attn_pdrop chunk_size_feed_forward "
-    "classifier_dropout dtype embd_pdrop finetuning_task gradient_checkpointing id2label label2id layer_types "
-    "max_window_layers model_type n_ctx name_or_path output_attentions output_hidden_states pretraining_tp "
-    "problem_type reorder_and_upcast_attn resid_pdrop return_dict return_dict_in_generate sep_token_id "
-    "sliding_window summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
-    "task_specific_params tokenizer_class torch_dtype torchscript transformers_version transformers.js_config "
-    "unsloth_fixed unsloth_version use_bfloat16 use_cache use_sliding_window is_decoder".split()
-)
+_WITHOUT_EFFECT = frozenset({
+    "_attn_implementation", "_name_or_path", "architectures", "attention_dropout", "attn_pdrop",
+    "chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop", "finetuning_task",
+    "gradient_checkpointing", "id2label", "is_decoder", "label2id", "layer_types", "max_window_layers",
+    "model_type", "n_ctx", "name_or_path", "output_attentions", "output_hidden_states", "pretraining_tp",
+    "problem_type", "reorder_and_upcast_attn", "resid_pdrop", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version", "use_bfloat16",
+    "use_cache", "use_sliding_window",
+})  # fmt: skip
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 
 

@@ -186,7 +186,7 @@ def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _expand(patterns: tuple[str, ...], layer: int, config: Config) -> tuple[str, ...]:
-    names = []
+    names: list[str] = []
     for pattern in (pattern.replace("{layer}", str(layer)) for pattern in patterns):
         experts = range(config["num_experts"]) if "{expert}" in pattern else (0,)
         names.extend(pattern.replace("{expert}", str(expert)) for expert in experts)

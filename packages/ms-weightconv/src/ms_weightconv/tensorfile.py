@@ -82,7 +82,9 @@ def parse_json(text: bytes, what: str) -> Any:
         raise SourceError(f"{what}: not valid JSON ({error})") from error
 
 
-def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[tuple[str, int, int]]:
+def write_tensor_file(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> Iterator[tuple[str, int, int]]:
     """Writes a safetensors file, one tensor at a time, and flushes it to the disk.
 
     Tensors stand in the given order except that wider elements come first, so that every tensor is aligned.
@@ -111,7 +113,9 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         for name in order:
             words, expected = tensors[name].read(), tensors[name]
             if words.shape != expected.shape or words.dtype != np.dtype(WORD_OF_DTYPE[expected.dtype]):
-                raise TargetError(f"{name}: expected {expected.dtype} {expected.shape}, got {words.dtype} {words.shape}")
+                raise TargetError(
+                    f"{name}: expected {expected.dtype} {expected.shape}, got {words.dtype} {words.shape}"
+                )
             crc = 0
             for block in blocks(words):
                 file.write(block)
@@ -126,12 +130,12 @@ def blocks(words: Words) -> Iterator[memoryview]:
     if words.flags.c_contiguous or words.ndim < 2:
         flat = np.ascontiguousarray(words).reshape(-1).view(np.uint8)
         for start in range(0, flat.size, _BLOCK_BYTES):
-            yield memoryview(flat[start : start + _BLOCK_BYTES])
+            yield flat[start : start + _BLOCK_BYTES].data
         return
     rows = max(16, _BLOCK_BYTES // max(1, words[:1].nbytes))
     for start in range(0, words.shape[0], rows):
         part = np.ascontiguousarray(words[start : start + rows])
-        yield memoryview(part.reshape(-1).view(np.uint8))
+        yield part.reshape(-1).view(np.uint8).data
 
 
 def checksum(tensor: Tensor) -> int:

@@ -5,6 +5,7 @@ touched by arithmetic. numpy has no bfloat16; it needs none for that.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,13 +98,13 @@ def cast(words: Words, source: str, target: str) -> tuple[Words, CastLoss]:
     return result.reshape(words.shape), loss
 
 
-def _decode(words: Words, dtype: str) -> NDArray[np.floating]:
+def _decode(words: Words, dtype: str) -> NDArray[np.floating[Any]]:
     if dtype == "BF16":
         return (words.astype("<u4") << np.uint32(16)).view("<f4")
     return words.view(CASTABLE[dtype])
 
 
-def _encode(values: NDArray[np.floating], dtype: str) -> Words:
+def _encode(values: NDArray[np.floating[Any]], dtype: str) -> Words:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if dtype != "BF16":
             return values.astype(CASTABLE[dtype]).view(WORD_OF_DTYPE[dtype])

@@ -1,0 +1,159 @@
+"""Conversion of a model's folder from one layout to another, tensor by tensor."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ms_weightconv.__about__ import __version__
+from ms_weightconv.alignment import align_to_family
+from ms_weightconv.contract import write_config
+from ms_weightconv.errors import ConfigError
+from ms_weightconv.families import FAMILIES
+from ms_weightconv.mapping import Family
+from ms_weightconv.report import Report
+from ms_weightconv.sidecar import SIDECAR_FILE, restore_huggingface, write_sidecar
+from ms_weightconv.source import Source, open_source
+from ms_weightconv.target import parse_size, staged_folder, write_checkpoint, write_document, write_weights
+from ms_weightconv.tensorfile import Tensor
+from ms_weightconv.tokenizer import carry_tokenizer
+from ms_weightconv.words import CASTABLE, CastLoss, Words, cast, parse_dtype
+
+LAYOUTS = ("huggingface", "mindspore", "checkpoint")
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    to: str,
+    family: str | None = None,
+    dtype: str | None = None,
+    max_shard_size: int | str = "5GB",
+    overwrite: bool = False,
+    progress: bool = True,
+    config: Path | Mapping[str, Any] | None = None,
+    tokenizer: Path | None = None,
+) -> Report:
+    """Converts a model between Hugging Face's layout and that of contract `model`.
+
+    Memory stays near the size of the largest tensor, whatever the model's size. The target appears complete and
+    verified under its name, or not at all.
+
+    Args:
+        source: a Hugging Face folder, a folder of contract `model`, or a checkpoint (its step or its root).
+        target: the folder to write.
+        to: `huggingface` (loads in transformers), `mindspore` (names of contract `model`: config.json and one
+            model.safetensors), or `checkpoint` (contract `checkpoint`, model tensors only).
+        family: for a Hugging Face source whose `model_type` is unknown, the family to read it as; for others, the
+            family to write, where it is not the config's `model_type`.
+        dtype: fp32, fp16, bf16 or fp64 to cast float tensors to; None keeps every word as it is.
+        max_shard_size: bytes of a Hugging Face shard, or a text such as "5GB".
+        overwrite: replace a model's folder at `target` once the new one is complete.
+        progress: show a bar on terminals, log lines elsewhere.
+        config: for a checkpoint without one, the config of contract `model`: a file, its folder, or its values.
+        tokenizer: a tokenizer.json or a folder with tokenizer files; None carries over those of the source.
+
+    Raises:
+        SourceError: the source is missing, damaged or of a kind that is not read.
+        ConfigError: its config, or an argument, cannot be converted.
+        RuleError: tensors and config do not match, with all names.
+        TargetError: the target is in use or did not come back as written.
+    """
+    start = time.monotonic()
+    source, target = Path(source), Path(target)
+    if to not in LAYOUTS:
+        raise ConfigError(f"to: found {to!r}, expected one of {', '.join(LAYOUTS)}")
+    shard_size = parse_size(max_shard_size)
+    wanted = None if dtype is None else parse_dtype(dtype)
+    opened = open_source(source, family=family, config=config)
+    losses: dict[str, CastLoss] = {}
+    if wanted is not None:
+        opened = opened.with_tensors(cast_tensors(opened.tensors, wanted, losses))
+    aligned = opened.align()
+    chosen = _choose_family(opened, family, to)
+    tensors, documents = aligned.tensors, _documents(opened)
+    if to == "huggingface":
+        assert chosen is not None
+        tensors = align_to_family(chosen, opened.config, tensors, str(source)).tensors
+        floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype in CASTABLE}
+        theirs, generation = restore_huggingface(chosen, opened.config, opened.sidecar, floats, str(source))
+        documents = {"config.json": theirs, "generation_config.json": generation}
+    with staged_folder(target, source, is_overwritten=overwrite) as stage:
+        for name, values in documents.items():
+            write_document(stage / name, values)
+        notes = carry_tokenizer(
+            _documents_folder(opened, config), tokenizer, stage, opened.config, is_huggingface=to == "huggingface"
+        )
+        if to == "checkpoint":
+            values = {"converter": f"ms-weightconv {__version__}", "config": {"model": documents["config.json"]}}
+            checksums = write_checkpoint(stage, tensors, values, progress)
+        else:
+            limit, writer = (shard_size, "pt") if to == "huggingface" else (None, "np")
+            checksums = write_weights(stage, tensors, limit, writer, progress)
+    return Report(
+        source=source,
+        target=target,
+        layouts=(opened.layout, to),
+        family=chosen.name if chosen else opened.config["model_type"],
+        num_tensors=len(tensors),
+        num_parameters=sum(prod(tensor.shape) for tensor in tensors.values()),
+        num_bytes=sum(tensor.num_bytes for tensor in tensors.values()),
+        seconds=time.monotonic() - start,
+        checksums={name: f"crc32:{checksums[name]:08x}" for name in tensors},
+        dropped=aligned.dropped,
+        casts=losses,
+        carried_fields=opened.carried,
+        unknown_fields=opened.unknown,
+        notes=(*opened.notes, *notes),
+    )
+
+
+def cast_tensors(
+    tensors: Mapping[str, Tensor], dtype: str, losses: dict[str, CastLoss] | None = None
+) -> dict[str, Tensor]:
+    """The same tensors, cast when read where they are of another float dtype; what is lost is added to `losses`."""
+    into = {} if losses is None else losses
+    return {
+        name: replace(tensor, dtype=dtype, read=partial(_read_cast, name, tensor, dtype, into))
+        if tensor.dtype in CASTABLE and tensor.dtype != dtype
+        else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _read_cast(name: str, tensor: Tensor, dtype: str, losses: dict[str, CastLoss]) -> Words:
+    words, losses[name] = cast(tensor.read(), tensor.dtype, dtype)
+    return words
+
+
+def _choose_family(opened: Source, asked: str | None, to: str) -> Family | None:
+    if opened.layout == "huggingface":
+        return opened.family
+    if asked is not None and asked not in FAMILIES:
+        raise ConfigError(f"family: found {asked!r}, expected one of {', '.join(FAMILIES)}")
+    family = opened.family if asked is None else FAMILIES[asked]
+    if family is None and to == "huggingface":
+        raise ConfigError(
+            f"{opened.path}: model_type {opened.config['model_type']!r} is no family known here "
+            f"({', '.join(FAMILIES)}); name the one to write (--family)"
+        )
+    return family
+
+
+def _documents(opened: Source) -> dict[str, dict[str, Any]]:
+    documents = {"config.json": write_config(opened.config)}
+    if opened.sidecar is not None:
+        documents[SIDECAR_FILE] = write_sidecar(opened.sidecar)
+    return documents
+
+
+def _documents_folder(opened: Source, config: Path | Mapping[str, Any] | None) -> Path:
+    """Where a checkpoint's tokenizer lies: beside the config that was given, or in the root."""
+    if isinstance(config, Path):
+        return config if config.is_dir() else config.parent
+    is_step = opened.layout == "checkpoint" and (opened.path / "COMMIT").exists()
+    return opened.path.parent if is_step else opened.path

@@ -1,0 +1,145 @@
+"""A folder that holds a model, in whichever of the three layouts: found out by what is in it, opened, and checked."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ms_weightconv.alignment import Alignment, align_to_contract, check_contract
+from ms_weightconv.checkpoint import is_checkpoint, read_checkpoint
+from ms_weightconv.contract import FORMAT, Config, read_config
+from ms_weightconv.errors import SourceError
+from ms_weightconv.families import FAMILIES, find_family
+from ms_weightconv.mapping import Family, Mapped, from_huggingface
+from ms_weightconv.shards import describe_other_kind, read_json, read_weights
+from ms_weightconv.sidecar import Sidecar, read_sidecar
+from ms_weightconv.tensorfile import Tensor
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """An opened folder."""
+
+    path: Path
+    """The folder that was given."""
+    layout: str
+    """`huggingface`, `mindspore` (names of contract `model`) or `checkpoint`."""
+    family: Family | None
+    """The family of a Hugging Face folder; of others, the one that `model_type` names, if it is known."""
+    config: Config
+    """The config in the terms of contract `model`."""
+    tensors: Mapping[str, Tensor]
+    """The tensors under the names of the folder's own layout."""
+    sidecar: Sidecar | None
+    """The Hugging Face documents."""
+    carried: tuple[str, ...] = ()
+    """Hugging Face keys without effect on inference."""
+    unknown: tuple[str, ...] = ()
+    """Hugging Face keys that nothing here knows."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+
+    def align(self) -> Alignment:
+        """The tensors in the layout of contract `model`; raises RuleError if they and the config do not match."""
+        if self.layout == "huggingface":
+            assert self.family is not None
+            return align_to_contract(self.family, self.config, self.tensors, str(self.path))
+        return check_contract(self.config, self.tensors, str(self.path))
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Source":
+        """The same folder with other tensors."""
+        return replace(self, tensors=tensors)
+
+
+def open_source(path: Path, *, family: str | None = None, config: Path | Mapping[str, Any] | None = None) -> Source:
+    """Opens a folder of any layout.
+
+    Args:
+        path: the folder; for checkpoints one `step-...` or the root of several, of which the newest valid one counts.
+        family: the family of a Hugging Face folder whose `model_type` is none of the known.
+        config: the config of contract `model` (a file, its folder, or its values) for a checkpoint that has none.
+
+    Raises:
+        SourceError: there is nothing that can be read.
+        ConfigError: its config cannot be converted.
+    """
+    if path.is_file():
+        reason = describe_other_kind(path) or "a file; give the folder with config.json and the weights"
+        raise SourceError(f"{path}: {reason}")
+    if not path.is_dir():
+        raise SourceError(f"{path}: no such folder")
+    if is_checkpoint(path):
+        return _open_checkpoint(path, config)
+    if not (path / "config.json").exists():
+        reasons = [found for file in sorted(path.iterdir()) if (found := describe_other_kind(file))]
+        raise SourceError("; ".join([f"{path}: no config.json", *reasons[:1]]))
+    values = read_json(path / "config.json")
+    if "format" in values:
+        return _open_ours(path, values)
+    return _open_huggingface(path, values, family)
+
+
+def _open_huggingface(path: Path, values: dict[str, Any], asked: str | None) -> Source:
+    what = str(path / "config.json")
+    family = find_family(values.get("model_type"), asked, what)
+    generation_file = path / "generation_config.json"
+    generation = read_json(generation_file) if generation_file.exists() else None
+    mapped: Mapped = from_huggingface(family, values, generation, what)
+    return Source(
+        path=path,
+        layout="huggingface",
+        family=family,
+        config=mapped.config,
+        tensors=read_weights(path),
+        sidecar=Sidecar(config=values, generation=generation),
+        carried=mapped.carried,
+        unknown=mapped.unknown,
+    )
+
+
+def _open_ours(path: Path, values: dict[str, Any]) -> Source:
+    config = read_config(values, str(path / "config.json"))
+    return Source(
+        path=path,
+        layout="mindspore",
+        family=FAMILIES.get(config["model_type"]),
+        config=config,
+        tensors=read_weights(path),
+        sidecar=read_sidecar(path),
+    )
+
+
+def _open_checkpoint(path: Path, given: Path | Mapping[str, Any] | None) -> Source:
+    step, tensors, state, num_left = read_checkpoint(path)
+    config, folder = _checkpoint_config(step, state, given)
+    return Source(
+        path=path,
+        layout="checkpoint",
+        family=FAMILIES.get(config["model_type"]),
+        config=config,
+        tensors=tensors,
+        sidecar=read_sidecar(folder),
+        notes=(f"{num_left} tensors outside model. left alone in {step.name}",) if num_left else (),
+    )
+
+
+def _checkpoint_config(
+    step: Path, state: dict[str, Any], given: Path | Mapping[str, Any] | None
+) -> tuple[Config, Path]:
+    beside = step.parent / "config.json"
+    stored = state.get("config")
+    if isinstance(given, Mapping):
+        return read_config(given, "config"), step.parent
+    if given is not None:
+        file = given / "config.json" if given.is_dir() else given
+        return read_config(read_json(file), str(file)), file.parent
+    if beside.exists():
+        return read_config(read_json(beside), str(beside)), step.parent
+    if isinstance(stored, dict) and isinstance(stored.get("model"), dict):
+        return read_config(stored["model"], f"{step / 'state.json'}: values.config.model"), step.parent
+    raise SourceError(
+        f"{step}: no config; put a config.json of format {FORMAT!r} into {step.parent}, or give one (--config)"
+    )
