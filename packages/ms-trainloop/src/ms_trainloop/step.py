@@ -16,8 +16,8 @@ from ms_trainloop.errors import ConfigError, TrainLoopError
 from ms_trainloop.loss import SummedCrossEntropy
 from ms_trainloop.rate import LearningRate
 
-COUNTERS = ("step", "updates", "skipped_in_row", "loss_scale", "good_steps")
-"""The step's own state beside the optimizer's; `step` counts all steps, `updates` those that changed the weights."""
+UNSAVED = ("cache.", "constant.")
+"""Names of parameters that are no state of the model (contract `model`): neither trained nor saved."""
 
 
 class StepResult(NamedTuple):
@@ -62,7 +62,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             model: Called as `model(input_ids, position_ids, segment_ids)`, returns logits [batch, seq, vocab].
             config: Section `train`.
             parameters: Every parameter of the model by the name under which it is saved and matched by patterns;
-                by default MindSpore's names. Those with `requires_grad` are trained, the others only saved.
+                by default MindSpore's names. Those with `requires_grad` are trained, the others only saved
+                (`cache.*` and `constant.*` not even that).
             all_reduce: A Cell or function that graph mode can compile: float32 tensor in, its sum over the ranks out.
             world_size: Number of ranks `all_reduce` sums over.
 
@@ -82,7 +83,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.config = config
         self.model = model
         self.world_size = world_size
-        self.named_parameters = dict(parameters)
+        self.named_parameters = {n: p for n, p in parameters.items() if not n.startswith(UNSAVED)}
         self.accumulation = config.accumulation_steps(world_size)
         self.optimizer = AdamW(config, trained)
         self.learning_rate = LearningRate(config)

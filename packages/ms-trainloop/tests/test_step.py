@@ -1,0 +1,188 @@
+"""Tests of the training step: the right gradient for any micro-batching, finite checks, counters."""
+
+import numpy as np
+import pytest
+from ms_trainloop.errors import ConfigError, TrainLoopError
+from ms_trainloop.schedules import learning_rate
+from ms_trainloop.step import TrainStep
+
+
+def reference_step(weight, batch, clip):
+    """Loss, norm and clipped gradient of LinearModel in float64."""
+    ids, labels = batch["input_ids"].ravel(), batch["labels"].ravel()
+    logits = weight[ids]
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    kept = labels >= 0
+    loss = -np.log(p[kept, labels[kept]]).sum()
+    p[kept, labels[kept]] -= 1
+    gradient = np.zeros_like(weight)
+    np.add.at(gradient, ids[kept], p[kept])
+    gradient /= kept.sum()
+    norm = np.sqrt((gradient**2).sum())
+    return loss, kept.sum(), norm, gradient * min(1, clip / (norm + 1e-6))
+
+
+@pytest.mark.parametrize("micro_batch_size", [4, 1])
+def test_eight_steps_equal_a_float64_reference(lab, micro_batch_size):
+    config = lab.make_config(micro_batch_size=micro_batch_size, max_grad_norm=0.1, learning_rate=0.01)
+    model = lab.LinearModel()
+    weight = model.head.asnumpy().astype(np.float64)
+    step = TrainStep(model, config)
+    m = v = 0.0
+    for t, batch in zip(range(1, 9), lab.batches_of(lab.make_rows(), 4)(0), strict=False):
+        result = step.run(batch)
+
+        loss, tokens, norm, gradient = reference_step(weight, batch, 0.1)
+        rate = learning_rate(config, t - 1)
+        m, v = 0.9 * m + 0.1 * gradient, 0.95 * v + 0.05 * gradient**2
+        weight = weight * (1 - rate * 0.1) - rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+        assert result.tokens == tokens
+        np.testing.assert_allclose([result.loss_sum, result.grad_norm], [loss, norm], rtol=2e-6)
+        assert result.learning_rate == pytest.approx(rate, rel=1e-6)
+        assert norm > 0.1, "clipping must be at work for this test to mean something"
+        np.testing.assert_allclose(model.head.asnumpy(), weight, atol=2e-6)
+
+
+def uneven_batch(lab):
+    """Two rows with 1 and 4 labels."""
+    batch = lab.make_batch(lab.make_rows(2, seed=3))
+    batch["labels"][:] = -100
+    batch["labels"][0, 2] = 7
+    batch["labels"][1, 1:5] = [3, 0, 11, 5]
+    return batch
+
+
+def gradients_of(lab, batch, micro_batch_size):
+    """What the optimizer was given: after the first step exp_avg is 0.1 times the gradient."""
+    config = lab.make_config(global_batch_size=2, micro_batch_size=micro_batch_size, max_grad_norm=0.0)
+    step = lab.make_step(config)
+    result = step.run(batch)
+    return result, {name: p.asnumpy() / 0.1 for name, p in step.optimizer.slots["exp_avg"].items()}
+
+
+def test_micro_batches_of_one_and_four_labels_equal_one_batch_of_both(lab):
+    joined, expected = gradients_of(lab, uneven_batch(lab), 2)
+    split, found = gradients_of(lab, uneven_batch(lab), 1)
+
+    assert joined.tokens == split.tokens == 5
+    assert split.loss_sum == pytest.approx(joined.loss_sum, rel=1e-6)
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, expected[name], atol=1e-6)
+
+
+def test_the_mean_of_the_micro_batches_means_would_be_seen(lab):
+    batch = uneven_batch(lab)
+    _, expected = gradients_of(lab, batch, 2)
+    halves = []
+    for row in (0, 1):
+        only = {key: np.array(value) for key, value in batch.items()}
+        only["labels"][1 - row] = -100
+        halves.append(gradients_of(lab, only, 2)[1])
+
+    wrong = {name: (halves[0][name] + halves[1][name]) / 2 for name in expected}
+
+    assert max(np.abs(wrong[name] - expected[name]).max() for name in expected) > 1e-3
+
+
+def test_a_second_rank_is_summed_by_tokens_not_by_means(lab):
+    """all_reduce doubles everything, as a second rank with the same rows would: the mean gradient is the same."""
+    batch = uneven_batch(lab)
+    alone, expected = gradients_of(lab, batch, 2)
+    config = lab.make_config(global_batch_size=4, micro_batch_size=2, max_grad_norm=0.0)
+    step = lab.make_step(config, all_reduce=lab.Doubling(), world_size=2)
+
+    result = step.run(batch, wants_stop=True)
+
+    assert (result.tokens, result.stop_votes) == (10, 2)
+    assert result.loss_sum == pytest.approx(2 * alone.loss_sum)
+    for name, p in step.optimizer.slots["exp_avg"].items():
+        np.testing.assert_allclose(p.asnumpy() / 0.1, expected[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_a_nan_skips_the_step_and_leaves_everything_unchanged(lab, mode):
+    step = lab.make_step(lab.make_config(mode=mode))
+    batches = lab.batches_of(lab.make_rows(), 4)(0)
+    step.run(next(batches))
+    norm = step.named_parameters["norm.weight"]
+    good = np.array(norm.asnumpy())
+    norm.set_data(lab.Tensor(np.where(np.arange(lab.HIDDEN) == 2, np.nan, good).astype(np.float32)))
+    before = lab.weights_of(step), {n: np.array(p.asnumpy()) for n, p in step.optimizer.slots["exp_avg_sq"].items()}
+
+    result = step.run(next(batches))
+
+    assert not result.is_applied
+    assert not np.isfinite(result.grad_norm)
+    after = lab.weights_of(step), {n: p.asnumpy() for n, p in step.optimizer.slots["exp_avg_sq"].items()}
+    for ours, theirs in zip(before, after, strict=True):
+        for name, value in ours.items():
+            np.testing.assert_array_equal(theirs[name], value)
+    assert [int(c.asnumpy()) for c in (step.step, step.updates, step.skipped_in_row)] == [2, 1, 1]
+    norm.set_data(lab.Tensor(good))
+    assert step.run(next(batches)).is_applied
+    assert [int(c.asnumpy()) for c in (step.step, step.updates, step.skipped_in_row)] == [3, 2, 0]
+
+
+def test_a_batch_without_labels_changes_nothing(lab):
+    step = lab.make_step()
+    batch = lab.make_batch(lab.make_rows(4))
+    batch["labels"][:] = -100
+    before = lab.weights_of(step)
+
+    result = step.run(batch)
+
+    assert (result.loss_sum, result.tokens, result.is_applied) == (0.0, 0, False)
+    for name, value in lab.weights_of(step).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_the_step_compiles_once(lab):
+    step = lab.make_step()
+    for _, batch in zip(range(3), lab.batches_of(lab.make_rows(), 4)(0), strict=False):
+        step.run(batch)
+
+    assert len(step.compile_cache) == 1
+
+
+def test_pynative_agrees_within_rounding(lab):
+    weights = []
+    for mode in ("graph", "pynative"):
+        step = lab.make_step(lab.make_config(mode=mode))
+        for _, batch in zip(range(3), lab.batches_of(lab.make_rows(), 4)(0), strict=False):
+            step.run(batch)
+        weights.append(lab.weights_of(step))
+
+    for name, value in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], value, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_precision_that_is_not_possible_is_refused(lab, precision):
+    with pytest.raises(ConfigError, match=f"train.precision: {precision}"):
+        lab.make_step(lab.make_config(precision=precision))
+
+
+def test_parameters_must_be_the_models_own_all_of_them(lab):
+    model = lab.TinyModel()
+    named = dict(model.named)
+    named["stranger"] = lab.TinyModel().head
+    named.pop("norm.weight")
+
+    with pytest.raises(
+        TrainLoopError, match=r"norm.weight of the model is not among them; stranger is not a parameter"
+    ):
+        TrainStep(model, lab.make_config(), parameters=named)
+
+
+def test_frozen_parameters_are_untouched_and_have_no_optimizer_state(lab):
+    model = lab.TinyModel()
+    model.embedding.requires_grad = False
+    before = np.array(model.embedding.asnumpy())
+    step = TrainStep(model, lab.make_config(), parameters=model.named)
+
+    step.run(next(lab.batches_of(lab.make_rows(), 4)(0)))
+
+    np.testing.assert_array_equal(model.embedding.asnumpy(), before)
+    assert "embedding.weight" not in step.optimizer.slots["exp_avg"]
+    assert "embedding.weight" in step.named_parameters
