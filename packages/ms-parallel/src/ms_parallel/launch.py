@@ -29,7 +29,7 @@ _TAIL_LINES = 20
 
 
 def launch(
-    command: Sequence[str],
+    command: Sequence[str | Path],
     *,
     num_workers: int,
     log_dir: Path | str,
@@ -62,7 +62,7 @@ def launch(
     for pattern in ("worker_*.log", "scheduler.log", "msrun.log", "rank-*.pid"):
         for old in log_dir.glob(pattern):
             old.unlink()
-    keeper = [sys.executable, "-m", "ms_parallel.worker"]
+    keeper = [sys.executable, "-c", "from ms_parallel.worker import main; main()"]
     options = {
         "--worker_num": num_workers,
         "--local_worker_num": num_workers,
@@ -75,7 +75,7 @@ def launch(
     flags = [str(part) for option in options.items() for part in option]
     # msrun starts nothing but `python` or `python3` as found on PATH: make that this interpreter.
     python = _python_name()
-    start = [*keeper, _find_msrun(), *flags, python, *keeper[1:], *command]
+    start = [*keeper, _find_msrun(), *flags, python, *keeper[1:], *map(str, command)]
     variables = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -98,6 +98,7 @@ class _Job:
         self._console = console
         self._pids: dict[int, int] = {}  # rank -> process
         self._codes: dict[int, int | None] = {}  # rank -> exit code, of those that ended
+        self._signal = 0
         self._num_signals = 0
 
     def watch(self) -> int:
@@ -121,6 +122,7 @@ class _Job:
         finally:
             self._end()
             shown.show()
+            shown.close()
         return self._report(is_scheduler_left=ended is not None and self._msrun.returncode != 0)
 
     def _update(self) -> None:
@@ -148,7 +150,8 @@ class _Job:
         """Passes SIGINT and SIGTERM on to the workers (they are in sessions of their own) for the duration."""
 
         def pass_on(number: int, frame: FrameType | None) -> None:
-            self._num_signals += 1
+            self._signal = number
+            self._num_signals += 1 if len(self._pids) == self._num_workers else 2  # nothing to save before that
             # msrun kills all workers as soon as one ends with another code than 0: others may still be saving.
             self._msrun.send_signal(signal.SIGSTOP)
             for rank, pid in self._pids.items():
@@ -185,7 +188,7 @@ class _Job:
             self._console.write(f"all logs: {self._log_dir}\n")
             return code
         if self._num_signals:
-            return 0 if len(self._codes) == self._num_workers and self._num_signals == 1 else 128 + signal.SIGINT
+            return 0 if len(self._codes) == self._num_workers and self._num_signals == 1 else 128 + self._signal
         if is_scheduler_left:
             self._console.write(
                 "\nthe workers ended, but never joined one job: each trained alone. Call ms_parallel.mindspore.init() "
@@ -215,8 +218,12 @@ class _Follower:
             self._console.write(text)
             self._console.flush()
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
-def _check(command: Sequence[str], num_workers: int) -> None:
+
+def _check(command: Sequence[str | Path], num_workers: int) -> None:
     if num_workers < 1:
         raise LaunchError(f"number of workers: expected at least 1, found {num_workers}")
     if not command:

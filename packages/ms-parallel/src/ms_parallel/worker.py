@@ -1,7 +1,7 @@
 """What runs in place of each process of a job: it ties the process to its parent's life, then becomes the command.
 
-`python -m ms_parallel.worker COMMAND...`. msrun starts the same command for its scheduler too; a scheduler needs
-nothing of the user's program, so here it runs MindSpore's part alone.
+msrun starts the same command for its scheduler too; a scheduler needs nothing of the user's program, so here it runs
+MindSpore's part alone.
 """
 
 import ctypes
