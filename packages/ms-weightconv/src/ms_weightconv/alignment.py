@@ -88,8 +88,8 @@ def table_moves(family: Family, config: Config, num_tensors: int) -> list[Move]:
     theirs, ours = (Counter(name for move in moves for name in getattr(move, side)) for side in ("theirs", "ours"))
     faults = [f"{name}: used {count} times" for name, count in theirs.items() if count > 1]
     faults += [f"{name}: produced {count} times" for name, count in ours.items() if count > 1]
-    faults += [f"{name}: produced by no rule" for name in needed - set(ours)]
-    faults += [f"{name}: produced, but no parameter under this config" for name in set(ours) - needed]
+    faults += [f"{name}: produced by no rule" for name in sorted(needed - set(ours))]
+    faults += [f"{name}: produced, but no parameter under this config" for name in sorted(set(ours) - needed)]
     if faults:
         raise RuleError(f"table of family {family.name}: " + _listed(faults))
     return moves

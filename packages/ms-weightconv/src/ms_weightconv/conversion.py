@@ -78,10 +78,10 @@ def convert(
     tensors, documents = aligned.tensors, _documents(opened)
     if to == "huggingface":
         assert chosen is not None
-        tensors = align_to_family(chosen, opened.config, tensors, str(source)).tensors
         floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype in CASTABLE}
         theirs, generation = restore_huggingface(chosen, opened.config, opened.sidecar, floats, str(source))
         documents = {"config.json": theirs, "generation_config.json": generation}
+        tensors = align_to_family(chosen, opened.config, tensors, str(source)).tensors
     with staged_folder(target, source, is_overwritten=overwrite) as stage:
         for name, values in documents.items():
             write_document(stage / name, values)

@@ -105,7 +105,7 @@ def _read_index(folder: Path, index: dict[str, Any]) -> dict[str, Tensor]:
     for name in files:
         check_inside(folder / name)
         shard = read_tensor_file(folder / name)
-        held.update(shard)
+        held.update(list(shard))
         misplaced += [
             f"{key} is in {name}, not in {weight_map.get(key, 'the index')}"
             for key in shard
