@@ -6,7 +6,6 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-
 from ms_gptmodel import LanguageModel, ModelConfig, load_weights, named_parameters
 
 SIZE = {
@@ -53,9 +52,8 @@ FAMILIES = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _graph_mode(tmp_path_factory):
-    """Graph mode, and failed compiles leave their dumps in a temporary folder."""
-    ms.set_context(mode=ms.GRAPH_MODE, save_graphs_path=str(tmp_path_factory.mktemp("graphs")))
+def _graph_mode():
+    ms.set_context(mode=ms.GRAPH_MODE)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from ms_gptmodel.__about__ import __version__
 from ms_gptmodel.config import ModelConfig, load_config
+from ms_gptmodel.description import DescriptionConfig, describe
 from ms_gptmodel.errors import ConfigError, GptModelError, InputError, WeightsError
 from ms_gptmodel.ids import check_ids
 from ms_gptmodel.presets import PRESETS, preset
+from ms_gptmodel.sampling import GenerationConfig
 
 if TYPE_CHECKING:
     from ms_gptmodel.cache import CachedDecoder
-    from ms_gptmodel.description import describe
-    from ms_gptmodel.generation import Generation, GenerationConfig, generate
+    from ms_gptmodel.generation import Generation, generate
     from ms_gptmodel.loss import TokenLoss, token_loss
     from ms_gptmodel.model import LanguageModel
     from ms_gptmodel.weights import load_weights, named_parameters, read_weights
@@ -21,6 +22,7 @@ __all__ = [
     "PRESETS",
     "CachedDecoder",
     "ConfigError",
+    "DescriptionConfig",
     "Generation",
     "GenerationConfig",
     "GptModelError",
@@ -45,10 +47,8 @@ __all__ = [
 _LAZY = {
     "CachedDecoder": "cache",
     "Generation": "generation",
-    "GenerationConfig": "generation",
     "LanguageModel": "model",
     "TokenLoss": "loss",
-    "describe": "description",
     "generate": "generation",
     "load_weights": "weights",
     "named_parameters": "weights",

@@ -1,3 +1,4 @@
+# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
 """Causal self-attention with grouped queries, inside segments.
 
 Shapes: R rows (B times T), B batch, T positions, N query heads, K key/value heads, D head_dim.
@@ -38,7 +39,7 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         """Queries [B, N, T, D], keys and values [B, K, T, D], normed and rotated as the config has it."""
         length = rows.shape[0] // batch
         query, key = self.query(rows), self.key(rows)
-        if self.query_norm is not None:
+        if self.query_norm is not None and self.key_norm is not None:
             query = self.query_norm(query.reshape(-1, self.head_dim))
             key = self.key_norm(key.reshape(-1, self.head_dim))
         query, key = self._split(query, batch, length), self._split(key, batch, length)

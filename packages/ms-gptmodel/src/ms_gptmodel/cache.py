@@ -1,3 +1,4 @@
+# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
 """The cached call of contract `model`: a decoder over the model's own parameters, its cache in slots.
 
 Shapes: B lanes of a call, T prompt positions, K key/value heads, W window, D head_dim.
@@ -57,7 +58,7 @@ class CachedDecoder:
         return self.prefill
 
     def decode_cell(self, window: int) -> nn.Cell:
-        """The cell that adds one id a lane and reads rows 0 ... window - 1 of its slot: for positions below `window`."""
+        """The cell that adds one id a lane and reads rows 0 ... window - 1 of its slot: positions below `window`."""
         if not 1 <= window <= self.max_length:
             raise InputError(f"window: expected 1 to max_length {self.max_length}, found {window}")
         if window not in self._decodes:

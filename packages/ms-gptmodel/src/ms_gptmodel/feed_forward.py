@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The feed-forward layer of a block, gated or not."""
 
 from mindspore import Tensor, nn

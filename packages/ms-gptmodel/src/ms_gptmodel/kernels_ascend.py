@@ -1,3 +1,113 @@
-"""Kernels for CPU (still the plain ones)."""
+# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+"""The same cells as kernels_plain with the fused operators of Ascend, called as MindSpore 2.10 documents them.
 
-from ms_gptmodel.kernels_plain import *  # noqa: F403
+No test executes them: there is no Ascend in our tests. They check the operators' signatures and the shape rules below.
+What a fused operator does not take (types, shapes) goes through the plain formulation. Shapes as in kernels_plain.
+"""
+
+import math
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from ms_gptmodel import kernels_plain
+from ms_gptmodel.kernels_plain import (
+    MASKED,
+    Activation,
+    BiasedLinear,
+    LayerNorm,
+    Linear,
+    RotationTables,
+    TokenLoss,
+)
+
+__all__ = [
+    "Activation",
+    "Attention",
+    "AttentionMask",
+    "BiasedLinear",
+    "GatedActivation",
+    "LayerNorm",
+    "Linear",
+    "RMSNorm",
+    "Rotation",
+    "RotationTables",
+    "TokenLoss",
+    "fits_flash_attention",
+    "fits_fused_rotation",
+]
+
+
+def fits_flash_attention(dtype: object, num_heads: int, head_dim: int) -> bool:
+    """Whether `ops.flash_attention_score` takes queries of this type and shape."""
+    return dtype in (ms.float16, ms.bfloat16) and num_heads <= 256 and head_dim % 16 == 0 and head_dim <= 512
+
+
+def fits_fused_rotation(batch: int, num_heads: int, length: int, head_dim: int) -> bool:
+    """Whether `ops.rotary_position_embedding` takes an x of [batch, num_heads, length, head_dim]."""
+    return batch < 1000 and num_heads < 1000 and head_dim < 896 and batch * num_heads <= 8 * length
+
+
+class RMSNorm(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As kernels_plain, by `ops.rms_norm`, which wants one type for both inputs and sums in fp32."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def construct(self, x_RI: Tensor, weight_I: Tensor) -> Tensor:
+        return ops.rms_norm(x_RI, ops.cast(weight_I, x_RI.dtype), self.eps)[0]
+
+
+class GatedActivation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As kernels_plain; silu by `ops.swiglu`, which wants gate and up side by side."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.plain = kernels_plain.GatedActivation(kind)
+
+    def construct(self, gate_RI: Tensor, up_RI: Tensor) -> Tensor:
+        if self.kind != "silu":
+            return self.plain(gate_RI, up_RI)
+        return ops.swiglu(ops.concat((gate_RI, up_RI), -1), -1)
+
+
+class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As kernels_plain, by `ops.rotary_position_embedding` in its half form, in fp32."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.plain = kernels_plain.Rotation(head_dim)
+
+    def construct(self, x_BNTD: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        batch, num_heads, length, head_dim = x_BNTD.shape
+        if not fits_fused_rotation(batch, num_heads, length, head_dim):
+            return self.plain(x_BNTD, cosines, sines)
+        x = ops.cast(x_BNTD, ms.float32)
+        return ops.cast(ops.rotary_position_embedding(x, cosines, sines, 0), x_BNTD.dtype)
+
+
+class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """allowed_BTS (bool; B may be 1) -> True where a key is hidden, bool [B, 1, T, S]."""
+
+    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int) -> Tensor:
+        hidden = ops.logical_not(allowed_BTS).expand_dims(1)
+        return ops.broadcast_to(hidden, (batch, 1, hidden.shape[2], hidden.shape[3]))
+
+
+class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As kernels_plain, by `ops.flash_attention_score`, which knows grouped queries."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.scale = 1.0 / math.sqrt(head_dim)
+        self.plain = kernels_plain.Attention(head_dim)
+
+    def construct(self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tensor:
+        num_heads, head_dim = q_BNTD.shape[1], q_BNTD.shape[3]
+        if not fits_flash_attention(q_BNTD.dtype, num_heads, head_dim):
+            return self.plain(q_BNTD, k_BKSD, v_BKSD, ops.cast(mask, ms.float32) * MASKED)
+        return ops.flash_attention_score(
+            q_BNTD, k_BKSD, v_BKSD, num_heads, attn_mask=mask, scalar_value=self.scale, input_layout="BNSD"
+        )

@@ -1,3 +1,4 @@
+# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
 """The arithmetic of the model in MindSpore's ordinary operators: works anywhere, and says what the others must equal.
 
 Shapes: R rows (batch times length), I and O widths of a projection, B batch, N query heads, K key/value heads,
@@ -133,7 +134,7 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
 
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """q_BNTD, k_BKSD, v_BKSD, mask -> softmax(q k^T / sqrt(D) + mask) v, [B, N, T, D]; N/K query heads share a key head.
+    """q_BNTD, k_BKSD, v_BKSD, mask -> softmax(q k^T / sqrt(D) + mask) v, [B, N, T, D]; N/K queries share a key.
 
     A query that may see nothing gets the mean of all values: finite, and nobody looks at it.
     """

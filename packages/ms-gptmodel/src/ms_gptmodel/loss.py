@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The loss of contract `batch`: a sum over labelled tokens and their number, never a mean."""
 
 import mindspore as ms
@@ -28,7 +29,8 @@ def token_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits: [..., vocab], any float type; computed in fp32.
         labels: integers of the leading shape of logits, -100 or 0 ... vocab - 1.
     """
-    return _TOKEN_LOSS(logits, labels)
+    sum_and_count: tuple[Tensor, Tensor] = _TOKEN_LOSS(logits, labels)
+    return sum_and_count
 
 
 _TOKEN_LOSS = TokenLoss()

@@ -1,3 +1,4 @@
+# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
 """The language model: embedding, blocks, norm, head. One device; others split it by parameter name.
 
 Shapes: B batch, T positions, R = B T rows. Between embedding and head, activations are rows [R, hidden].
@@ -59,9 +60,8 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.attention_mask = select().AttentionMask()
         self.blocks = nn.CellList([Block(config) for _ in range(config.num_hidden_layers)])
         self.norm = block_norm(config)
-        is_tied = config.tie_word_embeddings
-        self.lm_head = None if is_tied else Projection(config.hidden_size, config.vocab_size, False)
-        self.tied_head = select().Linear() if is_tied else None
+        self.tied_head = select().Linear()
+        self.lm_head = None if config.tie_word_embeddings else Projection(config.hidden_size, config.vocab_size, False)
         parameters = named_parameters(self)
         for name, parameter in parameters.items():
             parameter.name = name
@@ -79,7 +79,8 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         if self.rotary is None:
             return None
         num_heads, num_key_value_heads = self.blocks[0].attention.num_local_heads()
-        return self.rotary(position_ids, num_heads, num_key_value_heads)
+        rotation: tuple[Tensor, ...] = self.rotary(position_ids, num_heads, num_key_value_heads)
+        return rotation
 
     def mask(self, allowed_BTS: Tensor, batch: int) -> Tensor:
         """The attention mask, once for all layers."""

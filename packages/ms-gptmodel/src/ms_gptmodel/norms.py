@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The two norms of transformers, over the last axis and in fp32."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """Rotary positions: the angles, their scalings, and the tables made of them."""
 
 import math
@@ -22,11 +23,12 @@ def rotary_frequencies(config: ModelConfig) -> np.ndarray:  # type: ignore[type-
     if scaling is None:
         return frequencies
     if scaling["rope_type"] == "linear":
-        return frequencies / scaling["factor"]
+        return frequencies / float(scaling["factor"])
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     waves_in_context = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     kept = np.clip((waves_in_context - low) / (high - low), 0.0, 1.0)
-    return (1.0 - kept) * frequencies / scaling["factor"] + kept * frequencies
+    stretched: np.ndarray = (1.0 - kept) * frequencies / scaling["factor"] + kept * frequencies  # type: ignore[type-arg]
+    return stretched
 
 
 def rotary_tables(config: ModelConfig, num_positions: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """A linear layer on rows, and a table of rows by id: the two cells that hold matrices."""
 
 import mindspore as ms

@@ -1,0 +1,185 @@
+"""The tuned CPU kernels against the plain ones, forward and gradient; the calls of Ascend's by signature and rule."""
+
+import inspect
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+from ms_gptmodel import ConfigError, kernels_ascend, kernels_cpu, kernels_plain
+from ms_gptmodel.kernels import select
+
+R, WIDTH, OUT = 10, 12, 7
+
+
+def random(*shape, scale=1.0):
+    return (np.random.default_rng(sum(shape)).standard_normal(shape) * scale).astype(np.float32)
+
+
+class Weighted(nn.Cell):
+    """Sum of a kernel's output times fixed weights, so that every output element has its own gradient."""
+
+    def __init__(self, kernel, weights):
+        super().__init__()
+        self.kernel, self.weights = kernel, Tensor(weights)
+
+    def construct(self, *inputs):
+        return (ops.cast(self.kernel(*inputs), ms.float32) * self.weights).sum()
+
+
+def output_and_gradients(kernel, arrays, dtype=ms.float32):
+    inputs = [Tensor(a) if a.dtype != np.float32 else Tensor(a, dtype) for a in arrays]
+    output = kernel(*inputs)
+    floats = tuple(i for i, a in enumerate(arrays) if a.dtype == np.float32)
+    gradients = ops.grad(Weighted(kernel, random(*output.shape)), floats)(*inputs)
+    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    assert output.dtype == dtype or arrays[-1].dtype == np.int32
+    assert all(g.dtype == dtype for g in gradients)
+    return output.asnumpy().astype(np.float64), [g.asnumpy().astype(np.float64) for g in gradients]
+
+
+CASES = {
+    "linear": (lambda k: k.Linear(), [random(R, WIDTH), random(OUT, WIDTH)]),
+    "biased_linear": (lambda k: k.BiasedLinear(), [random(R, WIDTH), random(OUT, WIDTH), random(OUT)]),
+    "rms_norm": (lambda k: k.RMSNorm(1e-5), [random(R, WIDTH), random(WIDTH)]),
+    "rms_norm_of_tiny_rows": (lambda k: k.RMSNorm(1e-3), [random(R, WIDTH, scale=0.02), random(WIDTH)]),
+    "layer_norm": (lambda k: k.LayerNorm(1e-5), [random(R, WIDTH) + 3, random(WIDTH), random(WIDTH + 0)]),
+    **{
+        f"{act}": (lambda k, act=act: k.Activation(act), [random(R, WIDTH, scale=3)])
+        for act in ("silu", "gelu", "gelu_new", "relu")
+    },
+    **{
+        f"gated_{act}": (lambda k, act=act: k.GatedActivation(act), [random(R, WIDTH, scale=3), random(R, 12) + 1])
+        for act in ("silu", "gelu_new")
+    },
+    "token_loss": (
+        lambda k: k.TokenLoss(),
+        [random(R, WIDTH, scale=4), np.array([0, -100, 3, 11, -100, 5, 5, 1, 2, 0], np.int32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cpu_kernel_equals_the_plain_one_in_output_and_gradients(case):
+    make, arrays = CASES[case]
+
+    plain, plain_gradients = output_and_gradients(make(kernels_plain), arrays)
+    tuned, tuned_gradients = output_and_gradients(make(kernels_cpu), arrays)
+
+    np.testing.assert_allclose(tuned, plain, rtol=2e-5, atol=2e-6)
+    for ours, theirs in zip(tuned_gradients, plain_gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["biased_linear", "rms_norm", "layer_norm", "gelu_new", "gated_silu"])
+def test_a_cpu_kernel_in_half_precision_follows_full_precision(case):
+    make, arrays = CASES[case]
+
+    full, full_gradients = output_and_gradients(make(kernels_cpu), arrays)
+    half, half_gradients = output_and_gradients(make(kernels_cpu), arrays, ms.float16)
+
+    np.testing.assert_allclose(half, full, rtol=0.01, atol=0.01 * np.abs(full).max())
+    for ours, theirs in zip(half_gradients, full_gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0.01, atol=0.01 * np.abs(theirs).max())
+
+
+def test_the_comparison_sees_a_wrong_backward_pass():
+    class Wrong(kernels_cpu.RMSNorm):
+        def bprop(self, x, weight, out, dout):
+            return dout * weight, ops.zeros_like(weight)
+
+    _, expected = output_and_gradients(kernels_plain.RMSNorm(1e-5), CASES["rms_norm"][1])
+    _, wrong = output_and_gradients(Wrong(1e-5), CASES["rms_norm"][1])
+
+    assert all(np.abs(a - b).max() > 0.1 for a, b in zip(wrong, expected, strict=True))
+
+
+class Attending(nn.Cell):
+    """Rotation of queries and keys, then attention, with the masks and tables of one set of kernels."""
+
+    def __init__(self, kernels, head_dim, num_positions):
+        super().__init__()
+        angles = np.arange(num_positions)[:, None] * 0.5 ** np.arange(head_dim // 2)[None]
+        angles = np.concatenate([angles, angles], 1)
+        self.tables = kernels.RotationTables(np.cos(angles), np.sin(angles))
+        self.rotate, self.attend = kernels.Rotation(head_dim), kernels.Attention(head_dim)
+        self.mask = kernels.AttentionMask()
+
+    def construct(self, q, k, v, positions, allowed):
+        query = self.rotate(q, *self.tables(positions, q.shape[1]))
+        key = self.rotate(k, *self.tables(positions, k.shape[1]))
+        return self.attend(query, key, v, self.mask(allowed, q.shape[0], q.shape[1]))
+
+
+@pytest.mark.parametrize(("heads", "key_heads", "mask_batch"), [(6, 2, 2), (4, 4, 1), (3, 1, 2)])
+def test_cpu_attention_equals_the_plain_one_with_grouped_queries(heads, key_heads, mask_batch):
+    batch, length, width = 2, 9, 8
+    arrays = [random(batch, heads, length, width), *(random(batch, key_heads, length, width, scale=s) for s in (1, 2))]
+    positions = np.tile(np.arange(length, dtype=np.int32), (batch, 1)) * 4
+    allowed = np.tril(np.random.default_rng(0).random((mask_batch, length, length)) < 0.7)
+    allowed[:, 5] = False  # a row that sees nothing
+
+    plain, plain_gradients = output_and_gradients(Attending(kernels_plain, width, 40), [*arrays, positions, allowed])
+    tuned, tuned_gradients = output_and_gradients(Attending(kernels_cpu, width, 40), [*arrays, positions, allowed])
+
+    assert np.isfinite(tuned).all()
+    np.testing.assert_allclose(tuned, plain, rtol=1e-5, atol=2e-6)
+    for ours, theirs in zip(tuned_gradients, plain_gradients, strict=True):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=5e-6)
+
+
+def test_every_set_of_kernels_has_the_same_cells():
+    names = {
+        name
+        for name, value in vars(kernels_plain).items()
+        if inspect.isclass(value) and value.__module__.endswith("plain")
+    }
+
+    assert names <= set(kernels_cpu.__all__)
+    assert names <= set(kernels_ascend.__all__)
+    for name in names:
+        for kernels in (kernels_cpu, kernels_ascend):
+            ours, plain = (getattr(k, name).construct for k in (kernels, kernels_plain))
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(plain).parameters), name
+
+
+def test_the_device_target_chooses_the_kernels():
+    assert select() is kernels_cpu
+    assert select("Ascend") is kernels_ascend
+    with pytest.raises(ConfigError, match="kernels 'TPU': unknown; known: plain, CPU, Ascend"):
+        select("TPU")
+
+
+def test_the_fused_operators_of_ascend_have_the_signatures_that_we_call():
+    fused = {
+        ops.rms_norm: ["x", "gamma", "epsilon"],
+        ops.swiglu: ["input", "dim"],
+        ops.rotary_position_embedding: ["x", "cos", "sin", "mode"],
+        ops.flash_attention_score: ["query", "key", "value", "head_num"],
+    }
+
+    for operator, names in fused.items():
+        assert list(inspect.signature(operator).parameters)[: len(names)] == names
+    flash = inspect.signature(ops.flash_attention_score).parameters
+    assert {"attn_mask", "scalar_value", "input_layout"} <= set(flash)
+
+
+def test_shapes_that_ascends_fused_operators_refuse_take_the_plain_way():
+    assert kernels_ascend.fits_flash_attention(ms.bfloat16, 32, 128)
+    assert not kernels_ascend.fits_flash_attention(ms.float32, 32, 128)
+    assert not kernels_ascend.fits_flash_attention(ms.float16, 32, 100)
+    assert kernels_ascend.fits_fused_rotation(8, 32, 4096, 128)
+    assert not kernels_ascend.fits_fused_rotation(8, 32, 1, 128)
+
+
+def test_ascends_attention_in_full_precision_equals_the_plain_one():
+    batch, heads, length, width = 2, 4, 6, 8
+    arrays = [random(batch, heads, length, width, scale=s) for s in (1, 2, 3)]
+    allowed = np.tril(np.ones((1, length, length), bool))
+    outputs = []
+    for kernels in (kernels_plain, kernels_ascend):
+        mask = kernels.AttentionMask()(Tensor(allowed), batch, heads)
+        outputs.append(kernels.Attention(width)(*map(Tensor, arrays), mask).asnumpy())
+
+    np.testing.assert_allclose(outputs[1], outputs[0], rtol=0, atol=1e-6)
