@@ -104,6 +104,41 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def expected_tensors(config: dict[str, Any], stored: dict[str, tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Contract `model`'s tensors, written out by hand: nothing here comes from the package's tables."""
+    theirs = {name: words for name, (_, words) in stored.items()}
+    ours = {}
+    if config["model_type"] == "gpt2":
+        hidden = config["n_embd"]
+        ours["embedding.weight"] = theirs["transformer.wte.weight"]
+        ours["position_embedding.weight"] = theirs["transformer.wpe.weight"]
+        for layer in range(config["n_layer"]):
+            their, our = f"transformer.h.{layer}.", f"blocks.{layer}."
+            for kind in ("weight", "bias"):
+                ours[f"{our}attention_norm.{kind}"] = theirs[f"{their}ln_1.{kind}"]
+                ours[f"{our}mlp_norm.{kind}"] = theirs[f"{their}ln_2.{kind}"]
+                for number, part in enumerate(("query", "key", "value")):
+                    columns = slice(number * hidden, (number + 1) * hidden)
+                    ours[f"{our}attention.{part}.{kind}"] = theirs[f"{their}attn.c_attn.{kind}"][..., columns].T
+                ours[f"{our}attention.output.{kind}"] = theirs[f"{their}attn.c_proj.{kind}"].T
+                ours[f"{our}mlp.up.{kind}"] = theirs[f"{their}mlp.c_fc.{kind}"].T
+                ours[f"{our}mlp.down.{kind}"] = theirs[f"{their}mlp.c_proj.{kind}"].T
+        return ours | {f"norm.{kind}": theirs[f"transformer.ln_f.{kind}"] for kind in ("weight", "bias")}
+    names = {
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm",
+        "self_attn.q_proj": "attention.query", "self_attn.k_proj": "attention.key",
+        "self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.output",
+        "self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attention.key_norm",
+        "mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up", "mlp.down_proj": "mlp.down",
+    }  # fmt: skip
+    for name, words in theirs.items():
+        if name.startswith("model.layers."):
+            _, _, layer, *middle, kind = name.split(".")
+            ours[f"blocks.{layer}.{names['.'.join(middle)]}.{kind}"] = words
+    ours["embedding.weight"], ours["norm.weight"] = theirs["model.embed_tokens.weight"], theirs["model.norm.weight"]
+    return ours | ({"lm_head.weight": theirs["lm_head.weight"]} if "lm_head.weight" in theirs else {})
+
+
 class Folders:
     """Makes and reads tiny folders below a temporary path."""
 
@@ -154,6 +189,16 @@ class Folders:
 
     def json(self, path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
+
+    def differences(self, source: Path, target: Path) -> list[str]:
+        """Names of tensors of a converted folder that are not what the hand-written layout says."""
+        expected = expected_tensors(self.json(source / "config.json"), self.read(source))
+        found = {name: words for name, (_, words) in self.read(target).items()}
+        return sorted(
+            name
+            for name in {*expected, *found}
+            if name not in expected or name not in found or not np.array_equal(expected[name], found[name])
+        )
 
     def assert_same(self, first: Path, second: Path) -> None:
         """Both folders hold the same names, dtypes, shapes and words."""

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-
 from ms_weightconv import convert, prove
 from ms_weightconv.errors import ConfigError, RuleError, SourceError, TargetError, WeightConvError
 from ms_weightconv.families import FAMILIES
@@ -11,56 +10,12 @@ from ms_weightconv.families import FAMILIES
 ALL = ["gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"]
 
 
-def expected_tensors(config, theirs):
-    """Contract `model`'s tensors, written out by hand: nothing here comes from the package's tables."""
-    theirs = {name: words for name, (_, words) in theirs.items()}
-    ours = {}
-    if config["model_type"] == "gpt2":
-        hidden = config["n_embd"]
-        ours["embedding.weight"] = theirs["transformer.wte.weight"]
-        ours["position_embedding.weight"] = theirs["transformer.wpe.weight"]
-        for layer in range(config["n_layer"]):
-            their, our = f"transformer.h.{layer}.", f"blocks.{layer}."
-            for kind in ("weight", "bias"):
-                ours[f"{our}attention_norm.{kind}"] = theirs[f"{their}ln_1.{kind}"]
-                ours[f"{our}mlp_norm.{kind}"] = theirs[f"{their}ln_2.{kind}"]
-                for number, part in enumerate(("query", "key", "value")):
-                    columns = slice(number * hidden, (number + 1) * hidden)
-                    ours[f"{our}attention.{part}.{kind}"] = theirs[f"{their}attn.c_attn.{kind}"][..., columns].T
-                ours[f"{our}attention.output.{kind}"] = theirs[f"{their}attn.c_proj.{kind}"].T
-                ours[f"{our}mlp.up.{kind}"] = theirs[f"{their}mlp.c_fc.{kind}"].T
-                ours[f"{our}mlp.down.{kind}"] = theirs[f"{their}mlp.c_proj.{kind}"].T
-        return ours | {f"norm.{kind}": theirs[f"transformer.ln_f.{kind}"] for kind in ("weight", "bias")}
-    names = {
-        "input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm", "self_attn.q_proj": "attention.query",
-        "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.output",
-        "self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attention.key_norm", "mlp.gate_proj": "mlp.gate",
-        "mlp.up_proj": "mlp.up", "mlp.down_proj": "mlp.down",
-    }  # fmt: skip
-    for name, words in theirs.items():
-        if name.startswith("model.layers."):
-            _, _, layer, *middle, kind = name.split(".")
-            ours[f"blocks.{layer}.{names['.'.join(middle)]}.{kind}"] = words
-    ours["embedding.weight"], ours["norm.weight"] = theirs["model.embed_tokens.weight"], theirs["model.norm.weight"]
-    return ours | ({"lm_head.weight": theirs["lm_head.weight"]} if "lm_head.weight" in theirs else {})
-
-
-def differences(folders, source, target):
-    """Names of tensors of a converted folder that are not what the hand-written layout says."""
-    config = folders.json(source / "config.json")
-    expected = expected_tensors(config, folders.read(source))
-    found = {name: words for name, (_, words) in folders.read(target).items()}
-    return sorted(
-        name
-        for name in {*expected, *found}
-        if name not in expected or name not in found or not np.array_equal(expected[name], found[name])
-    )
-
-
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
 @pytest.mark.parametrize("family", ALL)
 def test_a_model_comes_back_bit_for_bit_with_its_config_word_for_word(folders, family, dtype):
-    source = folders.huggingface(family, dtype=dtype, torch_dtype={"F32": "float32", "BF16": "bfloat16", "F16": "float16"}[dtype])
+    source = folders.huggingface(
+        family, dtype=dtype, torch_dtype={"F32": "float32", "BF16": "bfloat16", "F16": "float16"}[dtype]
+    )
     ours, back = folders.root / "ours", folders.root / "back"
 
     report = convert(source, ours, to="mindspore", progress=False)
@@ -70,7 +25,7 @@ def test_a_model_comes_back_bit_for_bit_with_its_config_word_for_word(folders, f
     assert folders.json(back / "config.json") == folders.json(source / "config.json")
     assert report.num_tensors == len(folders.read(ours))
     assert report.casts == {}
-    assert differences(folders, source, ours) == []
+    assert folders.differences(source, ours) == []
     prove(source, ours, progress=False)
     prove(source, back, progress=False)
 

@@ -3,7 +3,6 @@ import struct
 
 import numpy as np
 import pytest
-
 from ms_weightconv.errors import SourceError, TargetError
 from ms_weightconv.tensorfile import Tensor, blocks, read_tensor_file, write_tensor_file
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from ms_weightconv.errors import ConfigError, RuleError
 from ms_weightconv.words import cast, parse_dtype
 
@@ -49,7 +48,9 @@ def test_integers_and_float8_are_not_cast():
         cast(np.zeros(2, "u1"), "F8_E4M3", "F32")
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("bf16", "BF16"), ("bfloat16", "BF16"), ("Float32", "F32"), ("fp16", "F16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bf16", "BF16"), ("bfloat16", "BF16"), ("Float32", "F32"), ("fp16", "F16")]
+)
 def test_dtypes_are_named_as_people_name_them(name, dtype):
     assert parse_dtype(name) == dtype
 

@@ -96,7 +96,7 @@ def _open(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], int]:
             state["values"],
             sum(not name.startswith("model.") for name in index["tensors"]),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise SourceError(f"{folder / 'index.json'}: not as contract checkpoint has it ({error!r:.100})") from error
 
 
