@@ -149,6 +149,7 @@ def test_another_format_or_version_is_refused_naming_both(copy, key, value):
         (lambda d: d.update(graphs=[g for g in d["graphs"] if g["kind"] == "decode"]), "one prefill graph"),
         (lambda d: d["cache"].update(max_length=17), "no decode graph has window"),
         (lambda d: d.update(graphs=[1]), "bundle.json"),
+        (lambda d: d.update(precision="bfloat16"), "precision bfloat16"),
     ],
 )
 def test_a_document_that_contradicts_itself_is_refused_by_name(copy, change, named):

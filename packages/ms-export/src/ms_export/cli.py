@@ -33,7 +33,9 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error, and MindSpore's own log.")
 def main(debug: bool) -> None:
     """MindSpore models as self-contained bundles: export, parity check, generation, serving."""
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # A terminal shows a progress bar; elsewhere lines tell how far it is.
+    level = logging.INFO if debug or not sys.stderr.isatty() else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     if not debug:
         os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings are for its developers
 

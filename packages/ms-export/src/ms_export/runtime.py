@@ -13,7 +13,7 @@ from mindspore import Tensor
 
 from ms_export import bundle as bundles
 from ms_export.bundle import Bundle, Graph
-from ms_export.errors import MissingExtraError, PromptError
+from ms_export.errors import BundleError, MissingExtraError, PromptError
 from ms_export.generation import Generation, Stop, Token, collect, require_ids, require_seed, stream
 from ms_export.lanes import Int32, decode_lanes, prefill_lanes
 from ms_export.mindir import load_graphs
@@ -57,6 +57,9 @@ class Runtime:
 
     def _load(self, folder: Path, bundle: Bundle) -> None:
         self.bundle, self.folder = bundle, folder
+        if bundle.precision != "float32" or bundle.cache.dtype != "float32":
+            found = f"{bundle.precision}, cache {bundle.cache.dtype}"
+            raise BundleError(f"{folder}: precision {found}; this version of ms-export runs float32")
         if bundle.mindspore_version != mindspore.__version__:
             _LOG.warning(
                 "%s was exported by MindSpore %s and runs on %s; `ms-export check` tells whether it still agrees",
