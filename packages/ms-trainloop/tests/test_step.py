@@ -61,34 +61,38 @@ def gradients_of(lab, batch, micro_batch_size):
     return result, {name: p.asnumpy() / 0.1 for name, p in step.optimizer.slots["exp_avg"].items()}
 
 
-def test_micro_batches_of_one_and_four_labels_equal_one_batch_of_both(lab):
-    joined, expected = gradients_of(lab, uneven_batch(lab), 2)
+@pytest.fixture(scope="module")
+def joined(lab):
+    return gradients_of(lab, uneven_batch(lab), 2)
+
+
+def test_micro_batches_of_one_and_four_labels_equal_one_batch_of_both(lab, joined):
+    result, expected = joined
+
     split, found = gradients_of(lab, uneven_batch(lab), 1)
 
-    assert joined.tokens == split.tokens == 5
-    assert split.loss_sum == pytest.approx(joined.loss_sum, rel=1e-6)
+    assert result.tokens == split.tokens == 5
+    assert split.loss_sum == pytest.approx(result.loss_sum, rel=1e-6)
     for name, gradient in found.items():
         np.testing.assert_allclose(gradient, expected[name], atol=1e-6)
 
 
-def test_the_mean_of_the_micro_batches_means_would_be_seen(lab):
-    batch = uneven_batch(lab)
-    _, expected = gradients_of(lab, batch, 2)
+def test_the_mean_of_the_micro_batches_means_would_be_seen(lab, joined):
     halves = []
     for row in (0, 1):
-        only = {key: np.array(value) for key, value in batch.items()}
+        only = uneven_batch(lab)
         only["labels"][1 - row] = -100
         halves.append(gradients_of(lab, only, 2)[1])
 
-    wrong = {name: (halves[0][name] + halves[1][name]) / 2 for name in expected}
+    wrong = {name: (halves[0][name] + halves[1][name]) / 2 for name in joined[1]}
 
-    assert max(np.abs(wrong[name] - expected[name]).max() for name in expected) > 1e-3
+    assert max(np.abs(wrong[name] - joined[1][name]).max() for name in wrong) > 1e-3
 
 
-def test_a_second_rank_is_summed_by_tokens_not_by_means(lab):
+def test_a_second_rank_is_summed_by_tokens_not_by_means(lab, joined):
     """all_reduce doubles everything, as a second rank with the same rows would: the mean gradient is the same."""
     batch = uneven_batch(lab)
-    alone, expected = gradients_of(lab, batch, 2)
+    alone, expected = joined
     config = lab.make_config(global_batch_size=4, micro_batch_size=2, max_grad_norm=0.0)
     step = lab.make_step(config, all_reduce=lab.Doubling(), world_size=2)
 
@@ -107,7 +111,7 @@ def test_a_nan_skips_the_step_and_leaves_everything_unchanged(lab, mode):
     step.run(next(batches))
     norm = step.named_parameters["norm.weight"]
     good = np.array(norm.asnumpy())
-    norm.set_data(lab.Tensor(np.where(np.arange(lab.HIDDEN) == 2, np.nan, good).astype(np.float32)))
+    lab.ops.assign(norm, lab.Tensor(np.where(np.arange(lab.HIDDEN) == 2, np.nan, good).astype(np.float32)))
     before = lab.weights_of(step), {n: np.array(p.asnumpy()) for n, p in step.optimizer.slots["exp_avg_sq"].items()}
 
     result = step.run(next(batches))
@@ -119,7 +123,7 @@ def test_a_nan_skips_the_step_and_leaves_everything_unchanged(lab, mode):
         for name, value in ours.items():
             np.testing.assert_array_equal(theirs[name], value)
     assert [int(c.asnumpy()) for c in (step.step, step.updates, step.skipped_in_row)] == [2, 1, 1]
-    norm.set_data(lab.Tensor(good))
+    lab.ops.assign(norm, lab.Tensor(good))
     assert step.run(next(batches)).is_applied
     assert [int(c.asnumpy()) for c in (step.step, step.updates, step.skipped_in_row)] == [3, 2, 0]
 
@@ -169,10 +173,21 @@ def test_parameters_must_be_the_models_own_all_of_them(lab):
     named["stranger"] = lab.TinyModel().head
     named.pop("norm.weight")
 
-    with pytest.raises(
-        TrainLoopError, match=r"norm.weight of the model is not among them; stranger is not a parameter"
-    ):
+    with pytest.raises(TrainLoopError, match=r"norm.weight of the model is not among them; stranger is not"):
         TrainStep(model, lab.make_config(), parameters=named)
+
+
+def test_weights_replaced_behind_the_compiled_step_are_refused_not_ignored(lab):
+    step = lab.make_step()
+    batch = next(lab.batches_of(lab.make_rows(), 4)(0))
+    step.run(batch)
+    weight = step.named_parameters["lm_head.weight"]
+    lab.ops.assign(weight, lab.Tensor(np.array(weight.asnumpy())))
+    step.run(batch)
+    weight.set_data(lab.Tensor(np.array(weight.asnumpy())))
+
+    with pytest.raises(TrainLoopError, match=r"lm_head.weight: given new storage after the step was compiled"):
+        step.run(batch)
 
 
 def test_frozen_parameters_are_untouched_and_have_no_optimizer_state(lab):

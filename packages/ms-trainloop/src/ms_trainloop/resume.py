@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import mindspore
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from ms_trainloop.adamw import SLOTS
 from ms_trainloop.config import TrainConfig
@@ -141,7 +141,7 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
     if problems:
         raise ResumeError(f"saved state of step {state.step} does not fit this run: " + "; ".join(problems))
     for name, parameter in expected.items():
-        parameter.set_data(Tensor(np.ascontiguousarray(state.tensors[name])))
+        _assign(parameter, state.tensors[name])
     own = values["trainloop"]
     for counter, value in (
         (step.step, state.step),
@@ -149,8 +149,8 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
         (step.good_steps, own["good_steps"]),
         (step.skipped_in_row, own["skipped_in_row"]),
     ):
-        counter.set_data(Tensor(np.int32(value)))
-    step.loss_scale.set_data(Tensor(np.float32(values["loss_scale"])))
+        _assign(counter, np.array(value, np.int32))
+    _assign(step.loss_scale, np.array(values["loss_scale"], np.float32))
     return Counters(
         step=state.step,
         samples=values["samples_consumed"],
@@ -160,6 +160,11 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
         window_loss=math.nan if own["window_loss"] is None else own["window_loss"],
         window_tokens=own["window_tokens"],
     )
+
+
+def _assign(parameter: Any, value: np.ndarray[Any, Any]) -> None:
+    """Writes in place. `set_data` gives new storage, which a graph with control flow that has run silently ignores."""
+    ops.assign(parameter, Tensor(np.ascontiguousarray(value).reshape(value.shape)))
 
 
 def _tensors_of(step: TrainStep) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.backward = ops.value_and_grad(_ScaledLoss(model), None, weights, has_aux=True)
         self.add = ops.Add()
         self.first = Tensor(np.int32(1))
+        self.storage: dict[str, int] = {}
 
     def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, stop_vote: Any = 0.0) -> Any:
         """Runs one step on [micro, batch, seq] tensors; `stop_vote` is 1 if this rank wants to stop after it."""
@@ -166,7 +167,12 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         return ops.stack((loss_sum, count, norm, rate, scale, applied_float, votes))
 
     def run(self, batch: Mapping[str, np.ndarray[Any, Any]], *, wants_stop: bool = False) -> StepResult:
-        """Runs one step on this rank's part of the global batch, int32 arrays [micro * batch, seq]."""
+        """Runs one step on this rank's part of the global batch, int32 arrays [micro * batch, seq].
+
+        Raises:
+            TrainLoopError: A weight was replaced by `set_data` after the first step (checked on CPU, graph mode).
+        """
+        self._require_same_storage()
         tensors = []
         for key in ("input_ids", "labels", "position_ids", "segment_ids"):
             rows = np.ascontiguousarray(batch[key])
@@ -183,6 +189,23 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             is_applied=numbers[5] == 1.0,
             stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
         )
+
+    def _require_same_storage(self) -> None:
+        """A graph with control flow keeps the storage it first ran on: new storage would be ignored without a word.
+
+        Costs about 1 us a parameter. The addresses are only known to be stable on CPU.
+        """
+        if self.config.mode != "graph" or mindspore.get_context("device_target") != "CPU":
+            return
+        storage = {name: parameter.data_ptr() for name, parameter in self.named_parameters.items()}
+        if not self.compile_cache:
+            self.storage = storage
+        elif replaced := [name for name, address in storage.items() if self.storage[name] != address]:
+            raise TrainLoopError(
+                f"{', '.join(replaced)}: given new storage after the step was compiled (set_data,"
+                " load_param_into_net), which the compiled step ignores; write in place instead, with"
+                " mindspore.ops.assign(parameter, value), or make a new TrainStep"
+            )
 
 
 class _ScaledLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
