@@ -1,0 +1,295 @@
+"""Converted weights held against transformers itself: the same logits, and the same state on the way back.
+
+Tiny random models, made and saved by transformers. Logits must agree within 1e-5; they are of magnitude 1, and both
+sides compute in float32. How sharp that is, the mutated layouts show: each must miss by 1e-4 or more.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ms_gptmodel
+import ms_weightconv
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.reference
+
+TOLERANCE = 1e-5
+LENGTH = 40  # a rotary mistake hides at position 0 and is plain at 30
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 112, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+GPT2 = {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", GPT2 | {"eos_token_id": 2}),
+    "gpt2 with exact gelu, untied, its own inner size": (
+        "GPT2",
+        GPT2 | {"eos_token_id": 2, "activation_function": "gelu", "n_inner": 96, "tie_word_embeddings": False},
+    ),
+    "llama": ("Llama", SIZES | {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama with biases and grouped queries": ("Llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
+    "llama with llama3 scaling, tied": ("Llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama with linear scaling": (
+        "Llama",
+        SIZES | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "mistral with heads of their own size": ("Mistral", SIZES | {"sliding_window": None, "head_dim": 24}),
+    "qwen2": (
+        "Qwen2",
+        SIZES | {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    ),
+    "qwen3": ("Qwen3", SIZES | {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen3 with biases": ("Qwen3", SIZES | {"head_dim": 16, "attention_bias": True}),
+}
+
+
+def their_model(name: str) -> Any:
+    """A model of transformers with weights of std 0.08 and norms and biases that are no ones and zeros."""
+    import torch
+    import transformers
+
+    torch.manual_seed(5)
+    torch.set_num_threads(2)
+    kind, values = MODELS[name]
+    head = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    config = getattr(transformers, f"{kind}Config")(**values, attn_implementation="eager")
+    model = getattr(transformers, f"{kind}{head}")(config).eval()
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            is_norm = value.ndim == 1 and key.endswith("weight")
+            value.copy_(torch.randn(value.shape) * (0.3 if is_norm else 0.08) + (1.0 if is_norm else 0.0))
+    return model
+
+
+def their_logits(model: Any, ids: np.ndarray) -> np.ndarray:
+    import torch
+
+    with torch.no_grad():
+        return model(torch.from_numpy(ids.astype(np.int64))).logits.float().numpy()
+
+
+def our_logits(folder: Path, ids: np.ndarray, change: Any = None) -> np.ndarray:
+    """The logits of a converted folder; `change` edits its config and its arrays first."""
+    from mindspore import Tensor
+    from safetensors.numpy import load_file
+
+    values = json.loads((folder / "config.json").read_text())
+    arrays = load_file(folder / "model.safetensors")
+    if change is not None:
+        change(values, arrays)
+    model = ms_gptmodel.LanguageModel(ms_gptmodel.ModelConfig.from_mapping(values))
+    parameters = ms_gptmodel.named_parameters(model)
+    assert set(parameters) == set(arrays)
+    for name, parameter in parameters.items():
+        assert parameter.shape == arrays[name].shape, name
+        parameter.set_data(Tensor(np.ascontiguousarray(arrays[name])))
+    return np.asarray(model(Tensor(ids)).asnumpy()).copy()
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.abs(first - second).max() / max(1.0, np.abs(first).max()))
+
+
+@pytest.fixture(scope="module")
+def ids() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 96, (2, LENGTH)).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory, ids: np.ndarray) -> Any:
+    """Each model once: transformers' folder, ours, and transformers' logits."""
+    made: dict[str, tuple[Path, Path, np.ndarray]] = {}
+
+    def get(name: str) -> tuple[Path, Path, np.ndarray]:
+        if name not in made:
+            root = tmp_path_factory.mktemp("model")
+            model = their_model(name)
+            model.save_pretrained(root / "theirs")
+            report = ms_weightconv.convert(root / "theirs", root / "ours", to="mindspore", progress=False)
+            assert report.unknown_fields == ()
+            made[name] = (root / "theirs", root / "ours", their_logits(model, ids))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_converted_model_gives_the_logits_of_transformers(converted, ids, name):
+    _, ours, logits = converted(name)
+
+    assert 0.3 < np.abs(logits).max() < 30
+    assert difference(logits, our_logits(ours, ids)) < TOLERANCE
+
+
+@pytest.mark.parametrize("has_sidecar", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_loads_the_way_back_with_the_same_state_and_logits(converted, ids, tmp_path, name, has_sidecar):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    theirs, ours, logits = converted(name)
+    stage, back = tmp_path / "ours", tmp_path / "back"
+    stage.mkdir()
+    for path in ours.iterdir():
+        if has_sidecar or path.name != "huggingface.json":
+            (stage / path.name).write_bytes(path.read_bytes())
+
+    ms_weightconv.convert(stage, back, to="huggingface", max_shard_size="60KB", progress=False)
+    model, info = AutoModelForCausalLM.from_pretrained(back, output_loading_info=True, attn_implementation="eager")
+    original = AutoModelForCausalLM.from_pretrained(theirs, attn_implementation="eager")
+
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    state, expected = model.state_dict(), original.state_dict()
+    assert set(state) == set(expected)
+    assert all(torch.equal(state[key], expected[key]) for key in expected)
+    assert difference(logits, their_logits(model.eval(), ids)) < 1e-6
+    assert (back / "model.safetensors.index.json").exists()
+    if has_sidecar:
+        assert json.loads((back / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
+    ms_weightconv.prove(theirs, back, progress=False)
+
+
+def _exchange(first: str, second: str) -> Any:
+    def change(values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name in [name for name in arrays if first in name]:
+            other = name.replace(first, second)
+            arrays[name], arrays[other] = arrays[other], arrays[name]
+
+    return change
+
+
+def _edit(part: str, edit: Any) -> Any:
+    def change(values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name in arrays:
+            if part in name:
+                arrays[name] = edit(arrays[name])
+
+    return change
+
+
+def _set(**changes: Any) -> Any:
+    return lambda values, arrays: values.update(changes)
+
+
+def _per_head(values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """A fused projection read as query, key, value per head instead of all queries, all keys, all values."""
+    for layer in range(values["num_hidden_layers"]):
+        names = [f"blocks.{layer}.attention.{part}.weight" for part in ("query", "key", "value")]
+        fused = np.concatenate([arrays[name] for name in names])
+        heads = fused.reshape(values["num_attention_heads"], 3, values["head_dim"], -1)
+        for number, name in enumerate(names):
+            arrays[name] = heads[:, number].reshape(arrays[name].shape)
+
+
+def _meta_order(rows: np.ndarray) -> np.ndarray:
+    return rows.reshape(-1, 8, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _bias_without(part: str) -> Any:
+    return _edit(part, np.zeros_like)
+
+
+MUTATIONS = {
+    "query and key exchanged": ("llama", _exchange("attention.query", "attention.key")),
+    "key and value exchanged": ("qwen2", _exchange("attention.key", "attention.value")),
+    "gate and up exchanged": ("llama", _exchange("mlp.gate", "mlp.up")),
+    "norms exchanged": ("llama", _exchange("attention_norm", "mlp_norm")),
+    "norms of query and key exchanged": ("qwen3", _exchange("query_norm", "key_norm")),
+    "attention output not transposed": ("gpt2", _edit("attention.output.weight", np.transpose)),
+    "fused projection cut per head": ("gpt2", _per_head),
+    "query in Meta's rotary order": ("llama", _edit("attention.query.weight", _meta_order)),
+    "query and key in Meta's rotary order": (
+        "llama",
+        lambda values, arrays: [_edit(f"{part}.weight", _meta_order)(values, arrays) for part in ("query", "key")],
+    ),
+    "heads of the value in another order": (
+        "mistral with heads of their own size",
+        _edit("attention.value.weight", lambda rows: rows.reshape(2, 24, -1)[::-1].reshape(rows.shape)),
+    ),
+    "bias of the query left out": ("qwen2", _bias_without("attention.query.bias")),
+    "bias of the mlp left out": ("llama with biases and grouped queries", _bias_without("mlp.down.bias")),
+    "tanh gelu for exact gelu": ("gpt2 with exact gelu, untied, its own inner size", _set(hidden_act="gelu_new")),
+    "exact gelu for tanh gelu": ("gpt2", _set(hidden_act="gelu")),
+    "norm eps 1e-6 for 1e-5": ("llama", _set(rms_norm_eps=1e-6)),
+    "rotary base 1e4 for 1e6": ("qwen3", _set(rope_theta=1e4)),
+    "llama3 scaling left out": ("llama with llama3 scaling, tied", _set(rope_scaling=None)),
+    "linear scaling left out": ("llama with linear scaling", _set(rope_scaling=None)),
+    "head replaced by the embedding": (
+        "llama",
+        lambda values, arrays: arrays.update({"lm_head.weight": arrays["embedding.weight"]}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_a_mutated_layout_does_not_pass(converted, ids, kind):
+    name, change = MUTATIONS[kind]
+    _, ours, logits = converted(name)
+
+    assert difference(logits, our_logits(ours, ids, change)) > 10 * TOLERANCE
+
+
+def test_bfloat16_saved_in_shards_by_transformers_comes_back_bit_for_bit(tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = their_model("qwen3").to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
+
+    ms_weightconv.convert(tmp_path / "theirs", tmp_path / "ours", to="mindspore", progress=False)
+    ms_weightconv.convert(tmp_path / "ours", tmp_path / "back", to="huggingface", progress=False)
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype="auto")
+
+    assert back.dtype == torch.bfloat16
+    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in back.state_dict().items())
+
+
+def test_casts_round_as_torch_does(tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    their_model("llama").save_pretrained(tmp_path / "theirs")
+    original = load_file(tmp_path / "theirs" / "model.safetensors")
+
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        ms_weightconv.convert(tmp_path / "theirs", tmp_path / name, to="huggingface", dtype=name, progress=False)
+        cast = load_file(tmp_path / name / "model.safetensors")
+        assert all(torch.equal(cast[key], value.to(dtype)) for key, value in original.items())
+
+
+def test_tokenizer_and_end_ids_reach_transformers(converted, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoTokenizer, GenerationConfig
+
+    _, ours, _ = converted("llama")
+    tokenizer = Tokenizer(
+        models.WordLevel({"hello": 0, "<s>": 1, "<end>": 2, "world": 3, "<turn>": 4}, unk_token="hello")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<s>", "<end>", "<turn>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    stage = tmp_path / "ours"
+    stage.mkdir()
+    (stage / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes())
+    values = json.loads((ours / "config.json").read_text()) | {
+        "eos_token_id": [2, 4],
+        "tokenizer_fingerprint": "sha256:" + "a" * 64,
+    }
+    (stage / "config.json").write_text(json.dumps(values))
+
+    ms_weightconv.convert(
+        stage, tmp_path / "back", to="huggingface", tokenizer=tmp_path / "tokenizer.json", progress=False
+    )
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "back")
+    generation = GenerationConfig.from_pretrained(tmp_path / "back")
+
+    assert loaded("hello world")["input_ids"] == [0, 3]
+    assert (loaded.eos_token, loaded.bos_token, loaded.model_max_length) == ("<end>", "<s>", 64)
+    assert generation.eos_token_id == [2, 4]
