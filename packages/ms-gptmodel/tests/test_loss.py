@@ -58,7 +58,7 @@ def test_all_labels_ignored_gives_zero_loss_zero_count_and_zero_gradient(rows):
 def test_token_id_0_is_a_real_token():
     total, count = token_loss(Tensor(np.zeros((1, 1, 4), np.float32)), Tensor(np.zeros((1, 1), np.int32)))
 
-    assert float(total.asnumpy()) == pytest.approx(np.log(4))
+    assert float(total.asnumpy()) == pytest.approx(np.log(4), rel=1e-5)  # log_softmax on CPU is off by up to 6e-6
     assert float(count.asnumpy()) == 1
 
 
