@@ -32,14 +32,13 @@ def draw_chart(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
     xs = [x for each in drawn for x, y in each.points if y is not None]
     ys = [y for each in drawn for _, y in each.points if y is not None]
     x_ticks, y_ticks = round_ticks(min(xs), max(xs)), round_ticks(min(ys), max(ys))
-    x_low, x_high = min(xs[0], *xs, x_ticks[0]), max(*xs, x_ticks[-1], xs[0])
-    y_low, y_high = y_ticks[0], y_ticks[-1]
+    x_low, x_high, y_low, y_high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
 
     def across(x: float) -> float:
-        return _LEFT + (x - x_low) / ((x_high - x_low) or 1) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (x - x_low) / (x_high - x_low) * (_WIDTH - _LEFT - _RIGHT)
 
     def down(y: float) -> float:
-        return _HEIGHT - _BOTTOM - (y - y_low) / ((y_high - y_low) or 1) * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(y_label)} over {escape(x_label)}">']
     for y, text in zip(y_ticks, tick_labels(y_ticks), strict=True):
