@@ -3,7 +3,7 @@ import json
 import pytest
 from ms_weightconv import convert
 from ms_weightconv.contract import parameter_shapes, read_config
-from ms_weightconv.errors import ConfigError
+from ms_weightconv.errors import ConfigError, WeightConvError
 from ms_weightconv.source import open_source
 
 LLAMA3 = {
@@ -188,3 +188,29 @@ def test_a_config_outside_the_contract_is_refused(contracts, change, text):
 
     with pytest.raises(ConfigError, match=text):
         read_config(golden | change, "config.json")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama3", "mistral", "qwen2"])
+def test_no_value_of_any_key_ends_in_anything_but_a_named_refusal_or_a_right_answer(folders, family):
+    source = folders.huggingface(family, generation={"eos_token_id": 2})
+    config = folders.configs[family]
+    keys = [*config, "layer_types", "rope_parameters", "quantization_config", "tokenizer_fingerprint", "architectures"]
+    num_refused = 0
+
+    for key in keys:
+        for value in ([], {}, [[1]], [{}], {"a": {}}, "x", "", True, None, -1, 0, 1.5, 10**30, [1, "2"], [10**12]):
+            (source / "config.json").write_text(json.dumps(config | {key: value}))
+            try:
+                opened = open_source(source)
+                opened.align()
+            except WeightConvError as error:
+                num_refused += 1
+                assert len(str(error)) < 20_000
+    (source / "config.json").write_text(json.dumps(config))
+    for value in ([], {}, [[1]], "x", -5, 1.5, True, [None]):
+        (source / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+        try:
+            open_source(source)
+        except WeightConvError as error:
+            assert "eos_token_id" in str(error)
+    assert num_refused > 100

@@ -1,5 +1,6 @@
 """Contract `model`, version 1, as data: the keys of config.json, and every parameter's name and shape."""
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -34,6 +35,7 @@ _ROPE_KEYS = {
         "original_max_position_embeddings",
     ),
 }
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 Config = dict[str, Any]
 Shape = tuple[int, ...]
 
@@ -142,7 +144,8 @@ def _check_kind(what: str, key: str, value: Any, default: Any) -> None:
     elif key == "model_type":
         fits, expected = isinstance(value, str) and bool(value), "a name"
     elif key == "tokenizer_fingerprint":
-        fits, expected = value is None or isinstance(value, str), "a text or null"
+        fits = value is None or (isinstance(value, str) and bool(_FINGERPRINT.fullmatch(value)))
+        expected = "sha256: and 64 hexadecimal digits, or null"
     elif key == "rope_scaling":
         fits, expected = value is None or isinstance(value, Mapping), "an object or null"
     elif key == "eos_token_id" and isinstance(value, list):

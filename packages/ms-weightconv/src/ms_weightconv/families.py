@@ -216,7 +216,7 @@ def find_family(model_type: Any, asked: str | None, what: str) -> Family:
         ConfigError: unknown, or the two are different known families.
     """
     name = model_type if asked is None else asked
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError(f"{what}: family {name!r} is not known; known: {', '.join(FAMILIES)}")
     if asked is not None and model_type in FAMILIES and model_type != asked:
         raise ConfigError(f"{what}: model_type is {model_type!r}, but family {asked!r} was asked for")

@@ -203,7 +203,7 @@ def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _end_ids(first: Any, second: Any) -> Any:
     ids = second if first is None else first
-    if isinstance(ids, list):
+    if isinstance(ids, list) and all(isinstance(each, int) for each in ids):
         unique = list(dict.fromkeys(ids))
         return None if not unique else unique[0] if len(unique) == 1 else unique
     return None if ids == -1 else ids  # old Llama configs write pad_token_id -1 for none
@@ -219,16 +219,25 @@ def _window_faults(family: Family, theirs: TheirConfig) -> list[str]:
             f"sliding_window: found {window!r} with max_position_embeddings {length!r}: attention is limited to a "
             "window; set it to null, or max_position_embeddings to at most the window, if that is meant"
         )
-    elif window is None and kinds is not None and set(kinds) - {"full_attention"}:
-        faults.append(f"layer_types: found {sorted(set(kinds))}: only full_attention can be converted")
+    elif (
+        window is None
+        and kinds is not None
+        and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds))
+    ):
+        faults.append(f"layer_types: found {kinds!r:.200}: only full_attention can be converted")
     return faults
 
 
 def _read_rope(family: Family, theirs: TheirConfig, faults: list[str]) -> dict[str, Any]:
     if family.switches.get("position_kind") != "rotary":
         return {}
-    parameters = theirs.get("rope_parameters") or {}
-    scaling = {**(theirs.get("rope_scaling") or {}), **parameters}
+    scaling: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        part = theirs.get(key)
+        if not isinstance(part, Mapping | None):
+            faults.append(f"{key}: found {part!r:.100}, expected an object or null")
+            return {}
+        scaling |= part or {}
     if any(isinstance(value, Mapping) for value in scaling.values()):
         faults.append("rope_parameters: differ between layers")
         return {}
@@ -242,7 +251,7 @@ def _read_rope(family: Family, theirs: TheirConfig, faults: list[str]) -> dict[s
     keys = {
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    }.get(kind)
+    }.get(str(kind))
     if keys is None:
         faults.append(f"rope_scaling: found type {kind!r}; linear and llama3 can be converted")
         return {}

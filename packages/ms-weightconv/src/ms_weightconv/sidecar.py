@@ -72,7 +72,7 @@ def restore_huggingface(
     """
     fresh = to_huggingface(family, config, what)
     name = NAME_OF_DTYPE.get(next(iter(dtypes))) if len(dtypes) == 1 else None
-    original = sidecar if sidecar and sidecar.config.get("model_type", family.name) == family.name else None
+    original = sidecar if sidecar and sidecar.config.get("model_type") == family.name else None
     theirs = fresh if original is None else _merge(family, config, fresh, original, what)
     if original is None or (name and ("dtype" in theirs or "torch_dtype" in theirs)):
         key = "dtype" if "dtype" in theirs else "torch_dtype"

@@ -21,6 +21,7 @@ from ms_weightconv.words import WORD_OF_DTYPE, Words, item_size
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
 _LFS_START = b"version https://git-lfs"
+_MAX_RESIDENT_BYTES = 1 << 25  # of a mapped file, beyond the tensor being read
 _BLOCK_BYTES = 1 << 23  # of one write; larger blocks gained nothing on a page cache
 
 
@@ -57,7 +58,7 @@ def read_tensor_file(path: Path) -> dict[str, Tensor]:
             header = parse_json(file.read(header_bytes), f"{path}: header")
             data_bytes = size - 8 - header_bytes
             entries = _check_header(path, header, data_bytes)
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if data_bytes else b""
+            data = _Mapping(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError as error:
         raise SourceError(f"{path}: no such file") from error
     return {name: _tensor(data, 8 + header_bytes, *entry) for name, entry in entries.items()}
@@ -146,12 +147,26 @@ def checksum(tensor: Tensor) -> int:
     return crc
 
 
-def _tensor(data: Any, start: int, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
+class _Mapping:
+    """A mapped file that gives back the pages it no longer needs: without that, resident memory grows to its size."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._touched = data, 0
+
+    def words(self, dtype: str, count: int, offset: int) -> Words:
+        if self._touched > _MAX_RESIDENT_BYTES:
+            self._data.madvise(mmap.MADV_DONTNEED)  # views stay valid: they are read from the file again
+            self._touched = 0
+        self._touched += count * item_size(dtype)
+        return np.frombuffer(self._data, WORD_OF_DTYPE[dtype], count, offset)
+
+
+def _tensor(data: _Mapping, start: int, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
     def read() -> Words:
         count = prod(shape)
         if not count:
             return np.empty(shape, WORD_OF_DTYPE[dtype])
-        return np.frombuffer(data, WORD_OF_DTYPE[dtype], count, start + begin).reshape(shape)
+        return data.words(dtype, count, start + begin).reshape(shape)
 
     return Tensor(dtype, shape, read)
 
