@@ -76,8 +76,8 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
     A range of no width is widened, so that there are always two ticks.
     """
     if high - low <= 1e-9 * max(abs(low), abs(high)):
-        room = abs(low) * 0.1 or 1.0
-        low, high = low - room, high + room
+        room = abs(low) * 0.1
+        low, high = (low - room, high + room) if room else (0.0, 1.0)
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     size = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
