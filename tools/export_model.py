@@ -33,8 +33,8 @@ def main(config_path: Path, changes: tuple[str, ...], output: Path | None, step:
         model=ms_export.CachedModel(
             prefill=decoder.prefill_cell(),
             decode=decoder.decode_cell,
-            weights=decoder.weights,
-            cache=decoder.cache,
+            weights=ms_gptmodel.named_parameters(trained.model),
+            cache=decoder.cache_parameters,
             slots=export.slots,
             max_length=export.max_length,
             config=asdict(trained.config),

@@ -74,7 +74,7 @@ def build_datasets(config: RunConfig) -> tuple[str, Path]:
 def train_first_half(config: RunConfig) -> tuple[str, Path]:
     """Stage train: a few steps beyond the halfway checkpoint the process kills itself, as a crash would."""
     run, half = config.run, _halfway(config)
-    _tool("pretrain.py", config, "--kill-after", str(half + OVERLAP), expected=-signal.SIGKILL)
+    _tool("pretrain.py", config, "--kill-after", str(half + OVERLAP + 1), expected=-signal.SIGKILL)
     lines = _metrics(run.path)
     shutil.copy(run.path / "metrics.jsonl", run.path / "metrics-uninterrupted.jsonl")
     first, last, expected = lines[0]["loss"], lines[-1]["loss"], math.log(config["model"]["vocab_size"])

@@ -13,7 +13,7 @@ from ms_dataprep.errors import DataprepError
 from ms_export.errors import ExportError
 from ms_gptmodel.errors import GptModelError
 from ms_parallel.errors import ParallelError
-from ms_trainloop.errors import TrainLoopError
+from ms_trainloop.errors import Interrupted, TrainLoopError
 from ms_weightconv.errors import WeightConvError
 from run_config import RunConfigError
 
@@ -38,6 +38,9 @@ class ToolCommand(click.Command):
         )
         try:
             return super().invoke(ctx)
+        except Interrupted as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(error.code)
         except EXPECTED_ERRORS as error:
             if debug:
                 raise

@@ -1,6 +1,7 @@
 """The model of a run as its newest valid checkpoint holds it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ms_gptmodel
@@ -16,6 +17,15 @@ class TrainedModel:
     model: Any
     config: ms_gptmodel.ModelConfig
     step: int
+
+
+def find_checkpoint(config: RunConfig, step: int | None = None) -> Path:
+    """Returns the folder of a run's checkpoint: of `step`, or of the newest valid one."""
+    store = CheckpointStore(config.run.checkpoints_path)
+    found = step if step is not None else max(store.steps(), default=None)
+    if found is None:
+        raise RunConfigError(f"{config.run.checkpoints_path}: no valid checkpoint; train first with tools/pretrain.py")
+    return config.run.checkpoints_path / f"step-{found:08d}"
 
 
 def load_trained_model(config: RunConfig, step: int | None = None) -> TrainedModel:
