@@ -12,7 +12,28 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 
-WORDS = "model data layer token weight loss step rate batch row file text graph cell name value list array shape type".split()
+WORDS = [
+    "model",
+    "data",
+    "layer",
+    "token",
+    "weight",
+    "loss",
+    "step",
+    "rate",
+    "batch",
+    "row",
+    "file",
+    "text",
+    "graph",
+    "cell",
+    "name",
+    "value",
+    "list",
+    "array",
+    "shape",
+    "type",
+]
 
 
 @pytest.fixture(scope="session")

@@ -51,8 +51,8 @@ def test_an_unknown_key_is_refused_by_its_section_with_its_full_path(section):
 
 @pytest.mark.parametrize(
     "change",
-    ["data.seq_length=long", "model.hidden_size=[1]", "parallel.tensor=two", "train.steps=many", "checkpoint.keep_last=yes",
-     "export.max_length=3.5", "convert.max_shard_size=big", "run.folder=3"],
+    ["data.seq_length=long", "model.hidden_size=[1]", "parallel.tensor=two", "train.steps=many",
+     "checkpoint.keep_last=yes", "export.max_length=3.5", "convert.dtype=3", "run.folder=3"],
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_is_refused_with_its_full_path(change):
     place = change.split("=")[0].replace(".", r"\.")

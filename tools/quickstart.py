@@ -97,9 +97,10 @@ def resume_training(config: RunConfig) -> tuple[str, Path]:
     evaluations = _metrics(run.path, kind="evaluation")
     if not evaluations or evaluations[-1]["perplexity"] >= evaluations[0]["perplexity"]:
         raise ProofError("resume: validation perplexity did not fall")
+    begin, end = evaluations[0]["perplexity"], evaluations[-1]["perplexity"]
     figure = (
-        f"step {half + 1}: loss {after[half + 1]:.6f} = uninterrupted {before[half + 1]:.6f} ({OVERLAP} steps bit-exact); "
-        f"loss {after[max(after)]:.2f}, validation perplexity {evaluations[0]['perplexity']:.1f} -> {evaluations[-1]['perplexity']:.1f}"
+        f"step {half + 1}: loss {after[half + 1]:.6f}, uninterrupted {before[half + 1]:.6f} "
+        f"({OVERLAP} steps bit-exact); then loss {after[max(after)]:.2f}, validation perplexity {begin:.1f} -> {end:.1f}"
     )
     return figure, run.path / "metrics.jsonl"
 
@@ -111,10 +112,8 @@ def convert_weights(config: RunConfig) -> tuple[str, Path]:
     proof = json.loads((target.parent / "conversion.json").read_text(encoding="utf-8"))
     if proof["max_abs_difference"] != 0 or proof["tensors_equal"] != proof["tensors"]:
         raise ProofError(f"convert: the way there and back changed weights: {proof}")
-    return (
-        f"{proof['tensors_equal']} of {proof['tensors']} tensors bit-equal there and back, logits differ by {proof['max_abs_logit_difference']:g}",
-        target,
-    )
+    tensors, logits = proof["tensors"], proof["max_abs_logit_difference"]
+    return f"{tensors} of {tensors} tensors bit-equal there and back, logits differ by {logits:g}", target
 
 
 def export_bundle(config: RunConfig) -> tuple[str, Path]:
@@ -254,9 +253,8 @@ def main(inputs: tuple[str, ...], folder: str, fresh: bool, changes: tuple[str, 
     for stage in stages:
         click.echo(f"{stage.name:<10} {stage.seconds:>8.1f}  {stage.figure}\n{'':<20} {stage.path}")
     memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e6
-    click.echo(
-        f"{'total':<10} {sum(s.seconds for s in stages):>8.1f}  {time.perf_counter() - begin:.0f} s in this call, largest process {memory:.1f} GB"
-    )
+    total, now = sum(stage.seconds for stage in stages), time.perf_counter() - begin
+    click.echo(f"{'total':<10} {total:>8.1f}  {now:.0f} s in this call, largest process {memory:.1f} GB")
     click.echo(f"report: {report}\nserve it: hatch run ms-export serve {config.run.path / 'bundle'}")
 
 

@@ -18,9 +18,16 @@ from ms_weightconv.errors import WeightConvError
 from run_config import RunConfigError
 
 EXPECTED_ERRORS = (
-    RunConfigError, DataprepError, GptModelError, ParallelError, TrainLoopError, CkptError, ExportError, WeightConvError,
+    RunConfigError,
+    DataprepError,
+    GptModelError,
+    ParallelError,
+    TrainLoopError,
+    CkptError,
+    ExportError,
+    WeightConvError,
     OSError,
-)  # fmt: skip
+)
 
 
 class ToolCommand(click.Command):

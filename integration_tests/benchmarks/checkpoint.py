@@ -29,7 +29,7 @@ def measure(contender: str) -> float:
         return sum(t.nbytes for t in tensors.values()) / 1e9 / (time.perf_counter() - start)
 
 
-def _action(contender: str, folder: Path, tensors: dict):  # noqa: ANN202
+def _action(contender: str, folder: Path, tensors: dict):
     if contender in ("save", "load"):
         from ms_ckpt import CheckpointStore
 

@@ -1,4 +1,4 @@
-"""One training step, fp32: 4 layers, hidden 256, 4 heads, 8 rows of 256 ids, vocabulary 8192; forward, backward, AdamW."""
+"""One whole training step in fp32: 4 layers, hidden 256, 4 heads, 8 rows of 256 ids, vocabulary 8192, AdamW."""
 
 import statistics
 import time

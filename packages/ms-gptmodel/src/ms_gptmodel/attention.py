@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """Causal self-attention with grouped queries, inside segments.
 
 Shapes: R rows (B times T), B batch, T positions, N query heads, K key/value heads, D head_dim.

@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The cached call of contract `model`: a decoder over the model's own parameters, its cache in slots.
 
 Shapes: B lanes of a call, T prompt positions, K key/value heads, W window, D head_dim.

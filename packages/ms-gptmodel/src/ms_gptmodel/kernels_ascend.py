@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The same cells as kernels_plain with the fused operators of Ascend, called as MindSpore 2.10 documents them.
 
 No test executes them: there is no Ascend in our tests. They check the operators' signatures and the shape rules below.

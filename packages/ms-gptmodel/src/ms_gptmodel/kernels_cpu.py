@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The same cells as kernels_plain, in the form that MindSpore's CPU operators run fastest.
 
 What is slow there: broadcasting a column over a matrix, a reduction in a backward pass, and the many small operators

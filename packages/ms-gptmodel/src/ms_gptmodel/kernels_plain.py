@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The arithmetic of the model in MindSpore's ordinary operators: works anywhere, and says what the others must equal.
 
 Shapes: R rows (batch times length), I and O widths of a projection, B batch, N query heads, K key/value heads,

@@ -1,4 +1,4 @@
-# ruff: noqa: D102, N803 -- a class's docstring says what construct takes; suffixes spell shapes
+# ruff: noqa: D102 -- a class's docstring says what construct takes; suffixes spell shapes
 """The language model: embedding, blocks, norm, head. One device; others split it by parameter name.
 
 Shapes: B batch, T positions, R = B T rows. Between embedding and head, activations are rows [R, hidden].
