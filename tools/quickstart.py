@@ -97,10 +97,10 @@ def resume_training(config: RunConfig) -> tuple[str, Path]:
     evaluations = _metrics(run.path, kind="evaluation")
     if not evaluations or evaluations[-1]["perplexity"] >= evaluations[0]["perplexity"]:
         raise ProofError("resume: validation perplexity did not fall")
-    begin, end = evaluations[0]["perplexity"], evaluations[-1]["perplexity"]
+    begin, end, final = evaluations[0]["perplexity"], evaluations[-1]["perplexity"], after[max(after)]
     figure = (
         f"step {half + 1}: loss {after[half + 1]:.6f}, uninterrupted {before[half + 1]:.6f} "
-        f"({OVERLAP} steps bit-exact); then loss {after[max(after)]:.2f}, validation perplexity {begin:.1f} -> {end:.1f}"
+        f"({OVERLAP} steps bit-exact); then loss {final:.2f}, validation perplexity {begin:.1f} -> {end:.1f}"
     )
     return figure, run.path / "metrics.jsonl"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 def write(folder: Path) -> None:
     """Writes `metrics.jsonl`."""
-    evaluation = {"kind": "evaluation", "step": 20, "samples": 12, "loss": 4.25, "perplexity": math.exp(4.25)}
+    evaluation = {"kind": "evaluation", "step": 20, "samples": 160, "loss": 4.25, "perplexity": math.exp(4.25)}
     lines = [
         {"format": "ms-trainloop.metrics", "version": 1},
         _train(10, loss=5.5451774444795625, grad_norm=1.25, mfu=None, skipped=0),

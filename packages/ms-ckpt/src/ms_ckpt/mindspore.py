@@ -43,9 +43,11 @@ def restore(parameters: "Mapping[str, Parameter]", tensors: Mapping[str, Tensor]
         if isinstance(tensor, RawTensor):
             from mindspore.common.np_dtype import bfloat16  # through float32 some NaNs would change their bits
 
-            parameter.set_data(mindspore.Tensor(tensor.words.view(bfloat16)))
+            value = mindspore.Tensor(tensor.words.view(bfloat16))
         else:
-            parameter.set_data(mindspore.Tensor(tensor))  # copies
+            value = mindspore.Tensor(tensor)
+        # In place: after a graph with control flow has run, new storage (set_data) reaches its forward pass only.
+        parameter.copy_(value)
 
 
 def _copy(parameter: "Parameter") -> Tensor:
