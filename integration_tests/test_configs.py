@@ -1,12 +1,11 @@
 """Every shipped config is understood by every package's own reader, and by the tools'."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from run_config import load_run_config
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 
 
@@ -18,7 +17,6 @@ def _read_all(name: str, changes: tuple[str, ...] = ()) -> dict:
     import ms_parallel.config
     import ms_trainloop.config
     import ms_weightconv.config
-    from run_config import load_run_config
 
     config = load_run_config(ROOT / "configs" / name, changes)
     readers = {

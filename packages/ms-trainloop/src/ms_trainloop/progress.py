@@ -1,16 +1,24 @@
 """What a person sees while training: a bar with loss, rate and speed on a terminal, plain lines elsewhere."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from tqdm import tqdm
+
+_SECONDS_BETWEEN_LINES = 2.0
+"""On a stream that is no terminal, so that `log_every: 1` does not fill a log; the metrics file has every line."""
 
 
 class Progress:
     """Shows the steps of a run on a stream; None shows nothing."""
 
-    def __init__(self, stream: TextIO | None, *, steps: int, step: int) -> None:
-        """Starts at `step` of `steps`."""
+    def __init__(
+        self, stream: TextIO | None, *, steps: int, step: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts at `step` of `steps`; `clock` in seconds spaces the lines of a stream that is no terminal."""
+        self._clock = clock
+        self._next_line = clock()
         self._stream = stream
         self._steps = steps
         self._bar: Any = None
@@ -29,7 +37,8 @@ class Progress:
         text = f"loss {loss}  lr {line['learning_rate']:.2e}  {speed} tok/s"
         if self._bar is not None:
             self._bar.set_postfix_str(text)
-        else:
+        elif self._clock() >= self._next_line or line["step"] == self._steps:
+            self._next_line = self._clock() + _SECONDS_BETWEEN_LINES
             left = "?" if seconds_left is None else format_seconds(seconds_left)
             self.say(f"step {line['step']}/{self._steps}  {text}  {left} left")
 
