@@ -68,7 +68,10 @@ def build_datasets(config: RunConfig) -> tuple[str, Path]:
         ms_dataprep.verify(folder)
         manifest = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
         figures.append(f"{manifest['documents']} {part} documents ({manifest['tokens']} tokens)")
-    return ", ".join(figures) + ", files verified", config.run.train_path
+        read = sum(source["documents"] for source in manifest["sources"])
+        dropped = {reason: n for reason, n in manifest["dropped"].items() if reason != "other_part"}
+    reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items()) or "none"
+    return f"{', '.join(figures)} of {read} read (dropped: {reasons}), files verified", config.run.train_path
 
 
 def train_first_half(config: RunConfig) -> tuple[str, Path]:
@@ -202,7 +205,8 @@ def write_report(config: RunConfig, stages: list[Stage]) -> Path:
     import ms_trainloop
 
     output = config.run.path / "report.html"
-    ms_trainloop.write_report([config.run.path], output, summary=[asdict(stage) for stage in stages])
+    rows = [{"stage": s.name, "seconds": s.seconds, "figure that proves it": s.figure, "path": s.path} for s in stages]
+    ms_trainloop.write_report([config.run.path], output, summary=rows)
     return output
 
 
