@@ -43,8 +43,9 @@ def test_the_commands_of_the_root_readme_exist(readme):
     text = (ROOT / readme).read_text(encoding="utf-8")
     environments = tomllib.loads((ROOT / "hatch.toml").read_text(encoding="utf-8"))["envs"]
 
-    for environment, script in re.findall(r"hatch run (?:\+\S+ )?(?:(\w+):)?(\w+)", text):
-        assert script == "python" or script in environments[environment or "default"]["scripts"], script
+    for environment, script in re.findall(r"hatch run (?:\+\S+ )?(?:(\w+):)?([\w-]+)", text):
+        commands = {"python", *NAMES} if not environment else set()
+        assert script in commands | set(environments[environment or "default"]["scripts"]), script
     for tool in set(re.findall(r"tools/\w+\.py", text)):
         assert (ROOT / tool).is_file(), tool
     for config in set(re.findall(r"configs/\w+\.yaml", text)):
