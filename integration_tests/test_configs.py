@@ -3,29 +3,15 @@
 from pathlib import Path
 
 import pytest
-from run_config import load_run_config
+from run_config import SECTIONS, load_run_config
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 
 
 def _read_all(name: str, changes: tuple[str, ...] = ()) -> dict:
-    import ms_ckpt.config
-    import ms_dataprep.config
-    import ms_export.config
-    import ms_gptmodel.config
-    import ms_parallel.config
-    import ms_trainloop.config
-    import ms_weightconv.config
-
     config = load_run_config(ROOT / "configs" / name, changes)
-    readers = {
-        "data": (ms_dataprep.config, "DataConfig"), "parallel": (ms_parallel.config, "ParallelConfig"),
-        "train": (ms_trainloop.config, "TrainConfig"), "checkpoint": (ms_ckpt.config, "CheckpointConfig"),
-        "export": (ms_export.config, "ExportConfig"), "convert": (ms_weightconv.config, "ConvertConfig"),
-    }  # fmt: skip
-    ready = {key: module.from_mapping(getattr(module, cls), config[key], key) for key, (module, cls) in readers.items()}
-    return {**ready, "model": ms_gptmodel.config.ModelConfig.from_mapping(config["model"]), "run": config.run}
+    return {section: config.read(section) for section in SECTIONS}
 
 
 def test_the_four_configs_are_shipped():

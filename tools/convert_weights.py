@@ -50,10 +50,9 @@ def main(
     config = load_run_config(config_path, changes)
 
     import ms_weightconv
-    from ms_weightconv.config import ConvertConfig, from_mapping
     from trained_model import find_checkpoint
 
-    options = from_mapping(ConvertConfig, config["convert"], "convert")
+    options = config.read("convert")
     target = output or config.run.path / "huggingface"
     report = ms_weightconv.convert(
         find_checkpoint(config, step), target, to="huggingface", family=options.family, dtype=options.dtype,

@@ -20,10 +20,9 @@ def main(config_path: Path, changes: tuple[str, ...], output: Path | None, step:
     import ms_dataprep
     import ms_export
     import ms_gptmodel
-    from ms_export.config import ExportConfig, from_mapping
     from trained_model import load_trained_model
 
-    export = from_mapping(ExportConfig, config["export"], "export")
+    export = config.read("export")
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     trained = load_trained_model(config, step)
     tokenizer = ms_dataprep.load_tokenizer(config.run.train_path / "tokenizer.json")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 import ms_dataprep
-from ms_dataprep.config import DataConfig, TokenizerConfig, from_mapping
+from ms_dataprep.config import TokenizerConfig
 from run_config import RunConfig, RunConfigError, load_run_config
 from system_text import write_system_text
 from tool_command import ToolCommand, config_options
@@ -41,7 +41,7 @@ def prepare_dataset(config: RunConfig, inputs: list[str], part: str) -> Path:
     run = config.run
     folder = run.train_path if part == "train" else run.validation_path
     if not (folder / "dataset.json").exists():
-        data = from_mapping(DataConfig, {**config["data"], "part": part}, "data")
+        data = config.read("data", part=part)
         ms_dataprep.build(inputs, folder, tokenizer=run.tokenizer_path, config=data)
     return folder
 

@@ -2,15 +2,20 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import ms_ckpt.config
+import ms_dataprep.config
+import ms_export.config
+import ms_gptmodel.config
+import ms_parallel.config
+import ms_trainloop.config
+import ms_weightconv.config
 import yaml
-from ms_trainloop.config import from_mapping
-
-SECTIONS = ("run", "data", "model", "parallel", "train", "checkpoint", "export", "convert")
 
 
 class RunConfigError(Exception):
@@ -70,6 +75,23 @@ class RunSection:
         return self.path / "checkpoints"
 
 
+def _reader(package: Any, name: str) -> Callable[[Mapping[str, Any], str], Any]:
+    return lambda values, section: package.from_mapping(getattr(package, name), values, section)
+
+
+SECTIONS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "run": lambda values, section: ms_trainloop.config.from_mapping(RunSection, values, section),
+    "data": _reader(ms_dataprep.config, "DataConfig"),
+    "model": ms_gptmodel.config.ModelConfig.from_mapping,
+    "parallel": _reader(ms_parallel.config, "ParallelConfig"),
+    "train": _reader(ms_trainloop.config, "TrainConfig"),
+    "checkpoint": _reader(ms_ckpt.config, "CheckpointConfig"),
+    "export": _reader(ms_export.config, "ExportConfig"),
+    "convert": _reader(ms_weightconv.config, "ConvertConfig"),
+}
+"""Every section with the reader of the package that it belongs to."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """A run's sections as plain mappings; each package reads its own."""
@@ -79,10 +101,15 @@ class RunConfig:
     @property
     def run(self) -> RunSection:
         """The section `run`, checked."""
-        return from_mapping(RunSection, self.sections["run"], "run")
+        run: RunSection = self.read("run")
+        return run
 
     def __getitem__(self, section: str) -> dict[str, Any]:
         return self.sections[section]
+
+    def read(self, section: str, **changes: Any) -> Any:
+        """The section as its package's config, with `changes`; raises that package's error at the first wrong key."""
+        return SECTIONS[section]({**self.sections[section], **changes}, section)
 
     def fingerprint(self, *names: str) -> str:
         """A hash of the named sections, to notice that a finished stage was made with other options."""
@@ -122,7 +149,10 @@ def load_run_config(path: Path, changes: tuple[str, ...] = ()) -> RunConfig:
             ready[section][key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise RunConfigError(f"--set {change}: the value is not YAML") from error
-    return RunConfig(ready)
+    config = RunConfig(ready)
+    for section in SECTIONS:  # a mistake in a late stage's section is found now, not after the hours before it
+        config.read(section)
+    return config
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-import ms_ckpt.config
 import ms_dataprep
 import ms_gptmodel
 import ms_trainloop
 from ms_ckpt import CheckpointStore
 from ms_parallel import Rank
-from ms_parallel.config import ParallelConfig
-from ms_parallel.config import from_mapping as read_parallel
-from ms_trainloop.config import TrainConfig, from_mapping
 from run_config import RunConfig, RunConfigError
 
 
@@ -24,8 +20,8 @@ class TrainingRun:
     def __init__(self, config: RunConfig, rank: Rank, all_reduce: Callable[[Any], Any] | None = None) -> None:
         """Opens the datasets and builds the model; refuses what does not fit together before any step is taken."""
         self.config, self.rank = config, rank
-        self.train_config = from_mapping(TrainConfig, config["train"], "train")
-        self.parallel = read_parallel(ParallelConfig, config["parallel"], "parallel")
+        self.train_config = config.read("train")
+        self.parallel = config.read("parallel")
         self._refuse_what_is_only_planned()
         run = config.run
         if not (run.train_path / "dataset.json").exists():
@@ -33,7 +29,7 @@ class TrainingRun:
                 f"{run.train_path}: no dataset; make one with tools/prepare_data.py or `ms-dataprep build`, "
                 "or set run.text and it is made here"
             )
-        requested = ms_gptmodel.ModelConfig.from_mapping(config["model"])
+        requested = config.read("model")
         self.train_data = self._open(samples=0, fingerprint=requested.tokenizer_fingerprint)
         manifest = self.train_data.manifest
         if manifest.seq_length > requested.max_position_embeddings:
@@ -58,10 +54,7 @@ class TrainingRun:
     def train(self, *, kill_after: int | None = None) -> ms_trainloop.TrainResult:
         """Trains to the end, going on from the newest valid checkpoint; `kill_after` ends this process by SIGKILL."""
         run = self.config.run
-        store = CheckpointStore(
-            run.checkpoints_path,
-            ms_ckpt.config.from_mapping(ms_ckpt.config.CheckpointConfig, self.config["checkpoint"], "checkpoint"),
-        )
+        store = CheckpointStore(run.checkpoints_path, self.config.read("checkpoint"))
 
         def on_step(step: int, _: Any) -> None:
             if step == kill_after:
