@@ -13,27 +13,9 @@ import yaml
 ROOT = Path(__file__).parents[1]
 
 WORDS = [
-    "model",
-    "data",
-    "layer",
-    "token",
-    "weight",
-    "loss",
-    "step",
-    "rate",
-    "batch",
-    "row",
-    "file",
-    "text",
-    "graph",
-    "cell",
-    "name",
-    "value",
-    "list",
-    "array",
-    "shape",
-    "type",
-]
+    "model", "data", "layer", "token", "weight", "loss", "step", "rate", "batch", "row",
+    "file", "text", "graph", "cell", "name", "value", "list", "array", "shape", "type",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

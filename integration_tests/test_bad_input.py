@@ -85,6 +85,29 @@ def test_a_validation_set_of_another_tokenizer_is_refused_by_fingerprint(run_too
     _assert_refused(done, "sha256:", "validation")
 
 
+def test_data_prepared_with_other_options_are_refused_and_not_trained_on(run_tool, tiny_run):
+    done = run_tool("pretrain.py", "--config", tiny_run / "config.yaml", "--set", "data.seq_length=16")
+
+    _assert_refused(done, "data.seq_length: 16, prepared with 32", "run.folder")
+
+
+def test_text_without_a_document_leaves_no_tokenizer_behind(run_tool, tmp_path, tiny_run):
+    (tmp_path / "empty.txt").touch()
+    options = ["--config", tiny_run / "config.yaml", "--set", f"run.folder={tmp_path / 'run'}"]
+
+    _assert_refused(run_tool("prepare_data.py", *options, "--input", tmp_path / "empty.txt"), "no readable document")
+    assert not (tmp_path / "run" / "tokenizer.json").exists()
+
+
+def test_a_run_that_evaluates_without_validation_documents_is_refused_before_any_work(run_tool, tmp_path, tiny_run):
+    options = ["--config", tiny_run / "config.yaml", "--set", f"run.folder={tmp_path / 'run'}"]
+
+    done = run_tool("prepare_data.py", *options, "--set", "data.validation_share=0")
+
+    _assert_refused(done, "validation_share", "train.evaluate_every=0")
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_output_folder_in_use_is_refused(run_tool, tmp_path, tiny_run):
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "notes.txt").write_text("mine", encoding="utf-8")

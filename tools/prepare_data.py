@@ -1,6 +1,8 @@
 """Prepares a run's data: text, tokenizer, and a training and a validation dataset that share no document."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 import ms_dataprep
@@ -46,12 +48,45 @@ def prepare_dataset(config: RunConfig, inputs: list[str], part: str) -> Path:
     return folder
 
 
+def check_prepared(config: RunConfig, *, is_text_compared: bool) -> None:
+    """Refuses options with which the data in the run's folder were not made; they would be ignored silently."""
+    path = config.run.path / "prepared.json"
+    if not path.exists():
+        return
+    made, asked = json.loads(path.read_text(encoding="utf-8")), _preparation(config)
+    compared = [key for key in asked if is_text_compared or not key.startswith("run.text")]
+    if differing := [key for key in compared if asked[key] != made.get(key)]:
+        found = "; ".join(f"{key}: {asked[key]!r}, prepared with {made.get(key)!r}" for key in differing)
+        raise RunConfigError(
+            f"{path.parent}: its data were prepared with other options: {found}; use another run.folder"
+        )
+
+
 def prepare(config: RunConfig) -> None:
-    """Makes what the run lacks; what is there is left as it is."""
-    inputs = prepare_text(config)
+    """Makes what the run lacks; what is there is left as it is. Refuses data made with other options."""
+    check_prepared(config, is_text_compared=True)
+    inputs, run = prepare_text(config), config.run
+    data, is_evaluated = config.read("data"), bool(config.read("train").evaluate_every)
+    is_split = data.validation_share > 0
+    if not is_split and is_evaluated and not (run.validation_path / "dataset.json").exists():
+        raise RunConfigError(
+            f"data.validation_share: 0 leaves nothing for {run.validation_path}; give e.g. 0.03, name a dataset in "
+            "run.validation_dataset, or set train.evaluate_every=0"
+        )
     prepare_tokenizer(config, inputs)
-    for part in ("train", "validation"):
+    path = run.path / "prepared.json"
+    path.write_text(json.dumps(_preparation(config), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for part in ("train", "validation") if is_split else ("train",):
         prepare_dataset(config, inputs, part)
+
+
+def _preparation(config: RunConfig) -> dict[str, Any]:
+    run = config.run
+    text = list(run.text) if isinstance(run.text, tuple) else run.text
+    chosen = {"run.text": text, "run.tokenizer": run.tokenizer, "model.vocab_size": config["model"]["vocab_size"]}
+    if text == "system":
+        chosen["run.text_megabytes"] = run.text_megabytes
+    return chosen | {f"data.{key}": value for key, value in config["data"].items()}
 
 
 @click.command(cls=ToolCommand, help=__doc__)
@@ -62,7 +97,9 @@ def main(config_path: Path, changes: tuple[str, ...], inputs: tuple[str, ...]) -
     if inputs:
         config.sections["run"]["text"] = list(inputs)
     prepare(config)
-    click.echo(f"training data {config.run.train_path}, validation data {config.run.validation_path}")
+    run = config.run
+    made = [path for path in (run.train_path, run.validation_path) if (path / "dataset.json").exists()]
+    click.echo(f"datasets: {', '.join(map(str, made))}; tokenizer: {run.tokenizer_path}")
 
 
 if __name__ == "__main__":

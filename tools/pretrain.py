@@ -18,8 +18,10 @@ def main(config_path: Path, changes: tuple[str, ...], workers: int, kill_after: 
     config = load_run_config(config_path, changes)
     run = config.run
     rank = ms_parallel.current_rank()
-    if rank.world_size == 1 and run.text is not None and not (run.train_path / "dataset.json").exists():
-        prepare_data.prepare(config)
+    if rank.world_size == 1:
+        prepare_data.check_prepared(config, is_text_compared=False)
+        if run.text is not None and not (run.train_path / "dataset.json").exists():
+            prepare_data.prepare(config)
     if workers > 1 and rank.world_size == 1:
         command = [sys.executable, *sys.argv]
         sys.exit(ms_parallel.launch(command, num_workers=workers, log_dir=run.path / "workers"))

@@ -61,8 +61,8 @@ def train_tokenizer(
                 with SourceFile(source) as file:
                     for item in read_documents(source, file, config.text_key):
                         if isinstance(item, Document):
-                            documents += 1
                             text = cleaner.clean(item.text)
+                            documents += bool(text.strip())
                             for start in range(0, len(text), _PART_CHARACTERS):
                                 yield text[start : start + _PART_CHARACTERS]
                         bar.advance_to(source.path, file.bytes_read, documents)
