@@ -34,7 +34,8 @@ def main(config_path: Path, changes: tuple[str, ...], workers: int, kill_after: 
     training = TrainingRun(config, rank, all_reduce=AllReduceSum() if rank.world_size > 1 else None)
     result = training.train(kill_after=kill_after)
     if rank.rank == 0:
-        click.echo(f"step {result.step}, loss {result.loss}; checkpoints in {run.checkpoints_path}")
+        loss = "nothing left to train" if result.loss is None else f"loss {result.loss}"
+        click.echo(f"step {result.step}, {loss}; checkpoints in {run.checkpoints_path}")
 
 
 if __name__ == "__main__":
