@@ -11,10 +11,15 @@ from ms_parallel import LaunchError, launch
 from ms_parallel.processes import status
 
 FAIL_LATE = """
-import os, sys, time
-print("rank", os.environ["RANK_ID"], "begins")
+import os, pathlib, sys, time
+print("rank", os.environ["RANK_ID"], "begins", flush=True)
+begun = pathlib.Path(sys.argv[1])
 if os.environ["RANK_ID"] == "1":
+    while not begun.exists():
+        time.sleep(0.01)
+    time.sleep(0.5)  # what rank 0 printed has half a second to be shown
     sys.exit("the reason why")
+begun.touch()
 time.sleep(600)
 """
 SAVE_ON_SIGNAL = """
@@ -101,7 +106,7 @@ def test_failed_worker_ends_the_job_with_its_code_and_last_lines(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker_7.log").write_text("of an earlier job")
 
-    code, shown = run(tmp_path, sys.executable, "-c", FAIL_LATE)
+    code, shown = run(tmp_path, sys.executable, "-c", FAIL_LATE, str(tmp_path / "begun"))
 
     assert code == 1
     assert "rank 0 begins" in shown  # rank 0 is shown live
