@@ -21,7 +21,10 @@ PEERS = ("mindspore", "torch", "transformers", "numpy", "safetensors")
 
 
 def load_benchmark(name: str) -> ModuleType:
-    """Imports a benchmark: a file with `FIGURES` (key -> contender, contender), `UNIT` and `measure(contender)`."""
+    """Imports a benchmark: a file with `FIGURES`, `UNIT` and `measure(contender) -> float`.
+
+    A figure is the ratio of a pair of contenders, or one contender's own value.
+    """
     path = BENCHMARKS / f"{name}.py"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in BENCHMARKS.glob("*.py")))
@@ -37,15 +40,13 @@ def load_benchmark(name: str) -> ModuleType:
 def run_benchmark(name: str, rounds: int) -> dict:
     """Returns name, figures (median of the pairwise ratios), spread, peers' raw medians and the machine."""
     benchmark = load_benchmark(name)
-    contenders = list(dict.fromkeys(c for pair in benchmark.FIGURES.values() for c in pair))
+    figures = {key: (of,) if isinstance(of, str) else of for key, of in benchmark.FIGURES.items()}
+    contenders = list(dict.fromkeys(contender for of in figures.values() for contender in of))
     values: dict[str, list[float]] = {contender: [] for contender in contenders}
     for _ in tqdm(range(rounds), desc=f"{name}: rounds", disable=None):
         for contender in contenders:
             values[contender].append(_measure_apart(name, contender))
-    ratios = {
-        key: [a / b for a, b in zip(values[first], values[second], strict=True)]
-        for key, (first, second) in benchmark.FIGURES.items()
-    }
+    ratios = {key: _divide(*(values[contender] for contender in of)) for key, of in figures.items()}
     return {
         "name": name,
         "figures": {key: round(statistics.median(pairs), 3) for key, pairs in ratios.items()},
@@ -53,6 +54,10 @@ def run_benchmark(name: str, rounds: int) -> dict:
         "peers": {c: {"median": round(statistics.median(v), 2), "unit": benchmark.UNIT} for c, v in values.items()},
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "rounds": rounds, **_versions()},
     }
+
+
+def _divide(first: list[float], second: list[float] | None = None) -> list[float]:
+    return first if second is None else [a / b for a, b in zip(first, second, strict=True)]
 
 
 def _measure_apart(name: str, contender: str) -> float:

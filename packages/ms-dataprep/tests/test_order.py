@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from ms_dataprep.order import Order, rows_at
+from ms_dataprep.order import Order, SampleOrder, rows_at
 
 
 def test_the_order_is_the_contracts_golden_one(contracts: Path) -> None:
@@ -28,4 +28,11 @@ def test_a_run_over_an_epochs_end_equals_its_parts() -> None:
     whole = rows_at(np.arange(25), 10, seed=1).tolist()
 
     assert whole == [int(rows_at(np.array([sample]), 10, seed=1)[0]) for sample in range(25)]
-    assert rows_at(np.arange(25), 10, seed=1, shuffle=False).tolist() == [sample % 10 for sample in range(25)]
+
+
+def test_windows_give_the_same_rows_as_each_sample_alone() -> None:
+    order = SampleOrder(5000, seed=1)
+    samples = np.array([4999, 5000, 12_345_678, 0, 4095, 4096])
+
+    assert order.rows(samples).tolist() == rows_at(samples, 5000, seed=1).tolist()
+    assert SampleOrder(10, seed=1, shuffle=False).rows(np.arange(25)).tolist() == [s % 10 for s in range(25)]

@@ -6,7 +6,7 @@ import ms_dataprep
 import numpy as np
 import pytest
 from ms_dataprep.errors import DataprepError, DatasetError, SourceError
-from ms_dataprep.loader import Rows
+from ms_dataprep.rows import Rows
 
 
 def read_rows(folder: Path) -> list[list[int]]:

@@ -9,8 +9,9 @@ from ms_dataprep.errors import ConfigError, DataprepError, DatasetError, SourceE
 
 if TYPE_CHECKING:
     from ms_dataprep.batches import SpecialIds, make_batch
-    from ms_dataprep.loader import Loader, load
+    from ms_dataprep.loader import Loader, load, load_mixture
     from ms_dataprep.manifest import Manifest, read_manifest
+    from ms_dataprep.masking import MaskingConfig
     from ms_dataprep.pipeline import build
     from ms_dataprep.tokenizer import Tokenizer, load_tokenizer
     from ms_dataprep.tokenizer_training import train_tokenizer
@@ -23,6 +24,7 @@ __all__ = [
     "DatasetError",
     "Loader",
     "Manifest",
+    "MaskingConfig",
     "SourceError",
     "SpecialIds",
     "Tokenizer",
@@ -33,6 +35,7 @@ __all__ = [
     "build",
     "from_mapping",
     "load",
+    "load_mixture",
     "load_tokenizer",
     "make_batch",
     "read_manifest",
@@ -44,11 +47,13 @@ __all__ = [
 _HOMES = {
     "Loader": "loader",
     "Manifest": "manifest",
+    "MaskingConfig": "masking",
     "SpecialIds": "batches",
     "Tokenizer": "tokenizer",
     "Verification": "verification",
     "build": "pipeline",
     "load": "loader",
+    "load_mixture": "loader",
     "load_tokenizer": "tokenizer",
     "make_batch": "batches",
     "read_manifest": "manifest",

@@ -131,8 +131,8 @@ def inspect_command(folder: Path, row: int, count: int) -> None:
     import numpy as np
 
     from ms_dataprep.inspection import render_row
-    from ms_dataprep.loader import Rows
     from ms_dataprep.manifest import read_manifest
+    from ms_dataprep.rows import Rows
     from ms_dataprep.tokenizer import load_tokenizer
 
     manifest = read_manifest(folder)

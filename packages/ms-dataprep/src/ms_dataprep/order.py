@@ -1,5 +1,7 @@
 """The order of training rows: a keyed permutation of any position, in constant memory (contract `batch`)."""
 
+from collections import OrderedDict
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +9,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _NUM_ROUNDS = 8
+_WINDOWS_KEPT = 4
 
 
 class Order:
@@ -37,18 +40,51 @@ class Order:
         return (left << self._half) | right
 
 
-def rows_at(samples: NDArray[np.int64], num_rows: int, *, seed: int, shuffle: bool = True) -> NDArray[np.int64]:
-    """Row numbers (int64) of global sample numbers, which run on through the epochs.
+class SampleOrder:
+    """Row numbers of global sample numbers, which run on through the epochs.
+
+    They are computed up to 4096 at a time: 16 alone cost as much as 1000 together, most of it calls.
+    """
+
+    def __init__(self, num_rows: int, *, seed: int, shuffle: bool = True) -> None:
+        """Of a dataset of `num_rows`; without `shuffle`, every epoch is in file order."""
+        self._num_rows = num_rows
+        self._seed = seed
+        self._shuffle = shuffle
+        self._window_size = max(64, min(4096, num_rows))  # of a small dataset it would span many epochs
+        self._windows: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
+
+    def rows(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Row numbers (int64) of sample numbers (int64, each 0 or more)."""
+        if not self._shuffle:
+            return samples % self._num_rows
+        windows, places = np.divmod(samples, self._window_size)
+        rows = np.empty(len(samples), dtype=np.int64)
+        for window in np.unique(windows).tolist():
+            here = windows == window
+            rows[here] = self._window(window)[places[here]]
+        return rows
+
+    def _window(self, number: int) -> NDArray[np.int64]:
+        found = self._windows.get(number)
+        if found is None:
+            samples = number * self._window_size + np.arange(self._window_size)
+            found = rows_at(samples, self._num_rows, seed=self._seed)
+            self._windows[number] = found
+            while len(self._windows) > _WINDOWS_KEPT:
+                self._windows.popitem(last=False)
+        return found
+
+
+def rows_at(samples: NDArray[np.int64], num_rows: int, *, seed: int) -> NDArray[np.int64]:
+    """Row numbers (int64) of global sample numbers in the shuffled order.
 
     Args:
         samples: int64, each 0 or more.
         num_rows: rows of the dataset.
         seed: with the epoch, the whole of the randomness.
-        shuffle: False gives file order in every epoch.
     """
     epochs, positions = np.divmod(samples, num_rows)
-    if not shuffle:
-        return positions
     rows = np.empty(len(samples), dtype=np.int64)
     for epoch in np.unique(epochs):
         here = epochs == epoch

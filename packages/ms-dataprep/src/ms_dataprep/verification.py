@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ms_dataprep.batches import content_lengths
 from ms_dataprep.errors import DatasetError
-from ms_dataprep.loader import Rows
 from ms_dataprep.manifest import Manifest, read_manifest
+from ms_dataprep.rows import Rows
 from ms_dataprep.shards import hash_file
 
 logger = logging.getLogger(__name__)
