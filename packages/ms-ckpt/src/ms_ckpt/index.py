@@ -1,20 +1,18 @@
 """The index of a checkpoint: which tensors there are, and in which bytes of which file they lie."""
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ms_ckpt.document import check_keys, from_bytes, to_bytes
 from ms_ckpt.errors import InvalidCheckpointError
 from ms_ckpt.tensor import NUMPY_DTYPES
+from ms_ckpt.tiling import check_inside, check_tiling
 
 FORMAT = "ms-ckpt.index"
+PART_FORMAT = "ms-ckpt.part"
 _CHECKSUM = re.compile(r"crc32:[0-9a-f]{8}")
 _FILE_NAME = re.compile(r"rank-[0-9]{5,}\.safetensors")
-_MAX_GRID_CELLS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +46,15 @@ class StoredTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """The document `index.json`."""
+    """The document `index.json`, of a whole checkpoint or of one rank's part of it."""
 
     step: int
     files: dict[str, StoredFile]
     tensors: dict[str, StoredTensor]
+    rank: int | None = None
+    """Whose part it is; None for a whole checkpoint."""
+    world_size: int | None = None
+    """How many parts make a whole; None for a whole checkpoint."""
 
     def to_bytes(self) -> bytes:
         """The document as it is written."""
@@ -67,27 +69,46 @@ class Index:
             }
             for name, tensor in self.tensors.items()
         }
-        return to_bytes({"format": FORMAT, "version": 1, "step": self.step, "files": files, "tensors": tensors})
+        kind = {"format": FORMAT, "version": 1, "step": self.step}
+        if self.rank is not None:
+            kind = {**kind, "format": PART_FORMAT, "rank": self.rank, "world_size": self.world_size}
+        return to_bytes({**kind, "files": files, "tensors": tensors})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Index":
-        """Reads and checks the document; raises InvalidCheckpointError, naming the place."""
-        document = from_bytes(data, "index.json", format_name=FORMAT)
-        check_keys(document, {"format", "version", "step", "files", "tensors"}, "index.json")
-        files = {name: _read_file(name, value) for name, value in _object(document["files"], "files").items()}
-        tensors = {name: _read_tensor(name, value) for name, value in _object(document["tensors"], "tensors").items()}
-        for name, tensor in tensors.items():
-            for chunk in tensor.chunks:
-                if chunk.file not in files:
-                    raise InvalidCheckpointError(f"index.json: tensor {name}: file {chunk.file!r} is not in `files`")
-        return cls(step=_count(document["step"], "step"), files=files, tensors=tensors)
+    def from_bytes(cls, data: bytes, name: str = "index.json", *, is_part: bool = False) -> "Index":
+        """Reads and checks the document; raises InvalidCheckpointError, naming the file `name` and the place.
+
+        The chunks of a whole checkpoint must tile every tensor; those of a part must lie inside it.
+        """
+        keys = {"format", "version", "step", "files", "tensors"} | ({"rank", "world_size"} if is_part else set())
+        document = from_bytes(data, name, format_name=PART_FORMAT if is_part else FORMAT)
+        try:
+            check_keys(document, keys, "document")
+            files = {file: _read_file(file, value) for file, value in _object(document["files"], "files").items()}
+            tensors = {
+                tensor: _read_tensor(tensor, value, is_part=is_part)
+                for tensor, value in _object(document["tensors"], "tensors").items()
+            }
+            for tensor, stored in tensors.items():
+                for chunk in stored.chunks:
+                    if chunk.file not in files:
+                        raise InvalidCheckpointError(f"tensor {tensor}: file {chunk.file!r} is not in `files`")
+            return cls(
+                step=_count(document["step"], "step"),
+                files=files,
+                tensors=tensors,
+                rank=_count(document["rank"], "rank") if is_part else None,
+                world_size=_count(document["world_size"], "world_size") if is_part else None,
+            )
+        except InvalidCheckpointError as error:
+            raise InvalidCheckpointError(f"{name}: {error}") from error
 
 
 def _read_file(name: str, value: object) -> StoredFile:
     where = f"file {name!r}"
     if not _FILE_NAME.fullmatch(name):
-        raise InvalidCheckpointError(f"index.json: {where}: expected a name like rank-00000.safetensors")
-    entry = check_keys(value, {"bytes", "header_bytes", "header_checksum"}, f"index.json: {where}")
+        raise InvalidCheckpointError(f"{where}: expected a name like rank-00000.safetensors")
+    entry = check_keys(value, {"bytes", "header_bytes", "header_checksum"}, where)
     return StoredFile(
         bytes=_count(entry["bytes"], where),
         header_bytes=_count(entry["header_bytes"], where),
@@ -95,23 +116,23 @@ def _read_file(name: str, value: object) -> StoredFile:
     )
 
 
-def _read_tensor(name: str, value: object) -> StoredTensor:
+def _read_tensor(name: str, value: object, *, is_part: bool) -> StoredTensor:
     where = f"tensor {name}"
-    entry = check_keys(value, {"dtype", "shape", "chunks"}, f"index.json: {where}")
+    entry = check_keys(value, {"dtype", "shape", "chunks"}, where)
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in NUMPY_DTYPES:
-        raise InvalidCheckpointError(f"index.json: {where}: unknown dtype {entry['dtype']!r}")
+        raise InvalidCheckpointError(f"{where}: unknown dtype {entry['dtype']!r}")
     shape = _extents(entry["shape"], where)
     if not isinstance(entry["chunks"], list) or not entry["chunks"]:
-        raise InvalidCheckpointError(f"index.json: {where}: expected a list of chunks, found {entry['chunks']!r}")
+        raise InvalidCheckpointError(f"{where}: expected a list of chunks, found {entry['chunks']!r}")
     chunks = tuple(_read_chunk(chunk, where) for chunk in entry["chunks"])
-    _check_tiling(shape, chunks, where)
+    (check_inside if is_part else check_tiling)(shape, chunks, where)
     return StoredTensor(dtype=entry["dtype"], shape=shape, chunks=chunks)
 
 
 def _read_chunk(value: object, where: str) -> Chunk:
-    entry = check_keys(value, {"file", "key", "offset", "shape", "checksum"}, f"index.json: {where}")
+    entry = check_keys(value, {"file", "key", "offset", "shape", "checksum"}, where)
     if not isinstance(entry["file"], str) or not isinstance(entry["key"], str):
-        raise InvalidCheckpointError(f"index.json: {where}: file and key of a chunk must be strings")
+        raise InvalidCheckpointError(f"{where}: file and key of a chunk must be strings")
     return Chunk(
         file=entry["file"],
         key=entry["key"],
@@ -121,62 +142,25 @@ def _read_chunk(value: object, where: str) -> Chunk:
     )
 
 
-def _check_tiling(shape: tuple[int, ...], chunks: tuple[Chunk, ...], where: str) -> None:
-    """Counts, on the grid that the chunks' edges make, how many chunks cover each cell: exactly one is right."""
-    for chunk in chunks:
-        inside = len(chunk.offset) == len(chunk.shape) == len(shape) and all(
-            start + extent <= size for start, extent, size in zip(chunk.offset, chunk.shape, shape, strict=True)
-        )
-        if not inside:
-            raise InvalidCheckpointError(
-                f"index.json: {where}: chunk at {list(chunk.offset)} of shape {list(chunk.shape)} "
-                f"leaves the tensor's shape {list(shape)}"
-            )
-    if len(chunks) == 1:
-        if chunks[0].shape != shape:
-            raise InvalidCheckpointError(f"index.json: {where}: its chunks leave a gap")
-        return
-    if any(0 in chunk.shape for chunk in chunks):
-        raise InvalidCheckpointError(f"index.json: {where}: an empty chunk beside others")
-    edges = [
-        sorted({e for c in chunks for e in (c.offset[axis], c.offset[axis] + c.shape[axis])} | {0, size})
-        for axis, size in enumerate(shape)
-    ]
-    if math.prod(len(axis_edges) - 1 for axis_edges in edges) > _MAX_GRID_CELLS:
-        raise InvalidCheckpointError(f"index.json: {where}: {len(chunks)} chunks are split too irregularly to check")
-    places = [{edge: number for number, edge in enumerate(axis_edges)} for axis_edges in edges]
-    covered = np.zeros([len(axis_edges) - 1 for axis_edges in edges], np.int32)
-    for chunk in chunks:
-        cells = tuple(
-            slice(place[start], place[start + extent])
-            for place, start, extent in zip(places, chunk.offset, chunk.shape, strict=True)
-        )
-        covered[cells] += 1
-    if (covered == 0).any():
-        raise InvalidCheckpointError(f"index.json: {where}: its chunks leave a gap")
-    if (covered > 1).any():
-        raise InvalidCheckpointError(f"index.json: {where}: its chunks overlap")
-
-
 def _object(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidCheckpointError(f"index.json: {name}: expected an object, found {type(value).__name__}")
+        raise InvalidCheckpointError(f"{name}: expected an object, found {type(value).__name__}")
     return value
 
 
 def _count(value: object, where: str) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidCheckpointError(f"index.json: {where}: expected a whole number >= 0, found {value!r}")
+        raise InvalidCheckpointError(f"{where}: expected a whole number >= 0, found {value!r}")
     return value
 
 
 def _extents(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InvalidCheckpointError(f"index.json: {where}: expected a list of whole numbers, found {value!r}")
+        raise InvalidCheckpointError(f"{where}: expected a list of whole numbers, found {value!r}")
     return tuple(_count(extent, where) for extent in value)
 
 
 def _checksum(value: object, where: str) -> str:
     if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
-        raise InvalidCheckpointError(f"index.json: {where}: expected a checksum crc32:xxxxxxxx, found {value!r}")
+        raise InvalidCheckpointError(f"{where}: expected a checksum crc32:xxxxxxxx, found {value!r}")
     return value

@@ -1,88 +1,36 @@
-"""One safetensors file, written and read with checksums in the same pass as the bytes.
+"""One safetensors file, read with every byte verified in the same pass.
 
 A reader here looks up every byte range in the index and in the file's own header, and demands that both agree.
 """
 
 import json
 import os
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ms_ckpt.checksum import checksum, spell_checksum
 from ms_ckpt.errors import InvalidCheckpointError
 from ms_ckpt.index import Chunk, StoredFile
-from ms_ckpt.tensor import NUMPY_DTYPES, Array, as_bytes, num_bytes
+from ms_ckpt.pieces import Pieces, metadata_key, parse_pieces
+from ms_ckpt.tensor import num_bytes
 
-_DTYPE_ORDER = {name: place for place, name in enumerate(NUMPY_DTYPES)}
-_PIECE = 8 << 20  # checksum and write 8 MB at a time: the second pass finds the bytes still in the cache
-
-
-def checksum(data: bytes | memoryview, start: int = 0) -> int:
-    """The running CRC-32 (zlib's) of the data."""
-    return zlib.crc32(data, start)
-
-
-def spell_checksum(value: int) -> str:
-    """A CRC-32 as the contract writes it."""
-    return f"crc32:{value:08x}"
-
-
-def write_shard(path: Path, stored: Mapping[str, tuple[str, Array]]) -> tuple[StoredFile, dict[str, str]]:
-    """Writes tensors (as `stored_form` gives them) to a new, fsynced file; returns its entry and their checksums.
-
-    The layout is that of the safetensors library: wide dtypes first, then by name; the header is padded with spaces
-    to a multiple of eight, so every tensor is aligned.
-
-    Raises OSError if the file exists or cannot be written in full.
-    """
-    order = sorted(stored, key=lambda name: (_DTYPE_ORDER[stored[name][0]], name))
-    entries, end = {}, 0
-    for name in order:
-        dtype, words = stored[name]
-        entries[name] = {"dtype": dtype, "shape": list(words.shape), "data_offsets": [end, end + words.nbytes]}
-        end += words.nbytes
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    header = len(text).to_bytes(8, "little") + text
-
-    checksums = {}
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        _write_all(descriptor, memoryview(header))
-        for name in order:
-            data, running = as_bytes(stored[name][1]), 0
-            for start in range(0, len(data), _PIECE):
-                piece = data[start : start + _PIECE]
-                running = checksum(piece, running)
-                _write_all(descriptor, piece)
-            checksums[name] = spell_checksum(running)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    file = StoredFile(
-        bytes=len(header) + end, header_bytes=len(header), header_checksum=spell_checksum(checksum(header))
-    )
-    return file, checksums
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+_STEP = 256 << 10  # read and checksum this much at a time: the second pass finds the bytes in the core's own cache
 
 
 class Shard:
-    """An open safetensors file whose size and header are verified; `read` verifies and returns chunks.
+    """An open safetensors file whose size and header are verified; `read_range` verifies and returns bytes of chunks.
 
-    Use it as a context manager, or call `close`.
+    Use it as a context manager, or call `close`. Several threads may read at once.
     """
 
     def __init__(self, path: Path, file: StoredFile, chunks: Mapping[str, tuple[str, Chunk]]) -> None:
         """Opens the file; `chunks` are (dtype, chunk) by key. Raises InvalidCheckpointError, naming the file."""
         self._name = path.name
         self._offsets: dict[str, int] = {}
+        self._pieces: dict[str, Pieces] = {}
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -105,26 +53,34 @@ class Shard:
         """Closes the file."""
         self.close()
 
-    def read(self, chunk: Chunk, into: Array) -> None:
-        """Reads a chunk into a C-contiguous array of its shape; raises InvalidCheckpointError if the bytes differ."""
-        data = as_bytes(into)
-        self._verified(chunk, (data[start : start + _PIECE] for start in range(0, len(data), _PIECE)))
+    def cover(self, chunk: Chunk, start: int, stop: int, size: int) -> tuple[int, int]:
+        """The smallest range that can be verified by itself and covers bytes start to stop of a chunk of `size`."""
+        pieces = self._pieces.get(chunk.key)
+        return pieces.cover(start, stop, size) if pieces is not None else (0, size)
 
-    def verify(self, chunk: Chunk, size: int) -> None:
-        """Reads the `size` bytes of a chunk and keeps none; raises InvalidCheckpointError if they differ."""
-        buffer = memoryview(bytearray(min(size, _PIECE)))
-        self._verified(chunk, (buffer[: size - start] for start in range(0, size, _PIECE)))
+    def read_range(self, chunk: Chunk, start: int, stop: int, into: memoryview | None = None) -> int:
+        """Reads and verifies bytes start to stop of a chunk (a range that `cover` gave), and returns their number.
 
-    def _verified(self, chunk: Chunk, pieces: Iterable[memoryview]) -> None:
-        place, running = self._offsets[chunk.key], 0
-        for piece in pieces:
-            self._fill(piece, place)
-            running = checksum(piece, running)
-            place += len(piece)
-        if spell_checksum(running) != chunk.checksum:
+        Without `into` they are verified only. Raises InvalidCheckpointError if they differ from what was saved.
+        """
+        pieces = self._pieces.get(chunk.key)
+        running = before = (pieces.at(start) if pieces is not None else 0) or 0
+        step = memoryview(bytearray(min(stop - start, _STEP))) if into is None else None
+        place = start
+        while place < stop:
+            count = min(_STEP, stop - place)
+            data = into[place - start : place - start + count] if into is not None else step[:count]  # type: ignore[index]
+            self._fill(data, self._offsets[chunk.key] + place)
+            running = checksum(data, running)
+            place += count
+        expected = pieces.at(stop) if pieces is not None else None
+        wanted = spell_checksum(expected) if expected is not None else chunk.checksum
+        if spell_checksum(running) != wanted:
+            where = f"bytes {start} to {stop}" if before else f"{stop - start} bytes"
             raise InvalidCheckpointError(
-                f"{self._name}: tensor {chunk.key}: checksum is {spell_checksum(running)}, expected {chunk.checksum}"
+                f"{self._name}: tensor {chunk.key}: checksum is {spell_checksum(running)}, expected {wanted} ({where})"
             )
+        return stop - start
 
     def _check(self, file: StoredFile, chunks: Mapping[str, tuple[str, Chunk]]) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -139,7 +95,7 @@ class Shard:
             raise InvalidCheckpointError(
                 f"{self._name}: checksum of the header is {found}, expected {file.header_checksum}"
             )
-        entries = self._parse(header.tobytes())
+        entries, notes = self._parse(header.tobytes())
         if entries.keys() != chunks.keys():
             names = sorted(entries.keys() ^ chunks.keys())
             raise InvalidCheckpointError(f"{self._name}: header and index name different tensors: {', '.join(names)}")
@@ -153,25 +109,29 @@ class Shard:
                     f"{self._name}: tensor {key}: header says {entries[key]}, the index expects {wanted}"
                 )
             self._offsets[key] = file.header_bytes + expected_start
+            pieces = parse_pieces(notes.get(metadata_key(key)), end - expected_start, chunk.checksum)
+            if pieces is not None:
+                self._pieces[key] = pieces
             expected_start = end
         if file.header_bytes + expected_start != file.bytes:
             raise InvalidCheckpointError(
                 f"{self._name}: header and tensors cover {file.header_bytes + expected_start} of {file.bytes} bytes"
             )
 
-    def _parse(self, header: bytes) -> dict[str, dict[str, Any]]:
+    def _parse(self, header: bytes) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         try:
             if int.from_bytes(header[:8], "little") != len(header) - 8:
                 raise ValueError("its length field disagrees with the index")
             entries = json.loads(header[8:].decode("utf-8"))
-            entries.pop("__metadata__", None)
+            notes = entries.pop("__metadata__", None) or {}
+            if not isinstance(notes, dict):
+                raise ValueError(f"__metadata__ is {type(notes).__name__}")
             for key, entry in entries.items():
                 if [type(offset) for offset in entry["data_offsets"]] != [int, int]:
                     raise ValueError(f"offsets of {key}: {entry['data_offsets']!r}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidCheckpointError(f"{self._name}: broken header: {error}") from error
-        result: dict[str, dict[str, Any]] = entries
-        return result
+        return entries, notes
 
     def _fill(self, data: memoryview, place: int) -> None:
         while data:

@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
-from ms_ckpt.folder import folder_name, sync_folder
+from ms_ckpt.durable import sync_folder
+from ms_ckpt.folder import folder_name
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"\.saving-step-\d{8,}-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}")

@@ -11,7 +11,10 @@ from numpy.typing import DTypeLike
 from ms_ckpt.checkpoint import Checkpoint, check_expected
 from ms_ckpt.config import CheckpointConfig
 from ms_ckpt.errors import InvalidCheckpointError, SaveError, StepExistsError
-from ms_ckpt.folder import CheckpointFolder, folder_name, open_folder, state_bytes, step_of, write_folder
+from ms_ckpt.block import whole
+from ms_ckpt.commit import state_bytes
+from ms_ckpt.folder import CheckpointFolder, folder_name, open_folder, step_of
+from ms_ckpt.folder_writer import write_folder
 from ms_ckpt.retention import superfluous_steps
 from ms_ckpt.staging import discard, publish, staging_folder, sweep_orphans
 from ms_ckpt.tensor import Tensor
@@ -41,14 +44,15 @@ class CheckpointStore:
             SaveError: the disk is full, the folder cannot be written, ...; earlier checkpoints are untouched.
         """
         final = self.root / folder_name(step)
-        state_bytes(step, values)  # refuses what cannot be stored before anything is written
+        state = state_bytes(step, values)  # refuses what cannot be stored before anything is written
+        blocks = {name: [whole(tensor, name)] for name, tensor in tensors.items()}
         if final.exists() and not replace and self._is_valid(step, whole=True):
             raise StepExistsError(f"{final}: step {step} is already saved; pass replace=True to write it anew")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             sweep_orphans(self.root)
             with staging_folder(self.root, step) as staged:
-                write_folder(staged, step, tensors, values)
+                write_folder(staged, step, [blocks], state)
                 publish(staged, final)
         except OSError as error:
             raise SaveError(
@@ -142,5 +146,5 @@ def _load_folder(path: Path, expected: Mapping[str, tuple[DTypeLike | str, Seque
     with open_folder(path) as folder:
         if expected is not None:
             check_expected(folder.index, expected, str(path))
-        tensors = {name: folder.read(name) for name in folder.index.tensors}
+        tensors = folder.read_all(dict.fromkeys(folder.index.tensors))
         return Checkpoint(step=folder.step, tensors=tensors, values=folder.values, path=path)

@@ -1,0 +1,103 @@
+"""A rank's part of a tensor, and writing a rank's parts to its file."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ms_ckpt.errors import ValuesError
+from ms_ckpt.index import Chunk, StoredFile, StoredTensor
+from ms_ckpt.shard_writer import write_shard
+from ms_ckpt.tensor import Array, Tensor, stored_form
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """What one rank holds of a tensor."""
+
+    data: Tensor
+    offset: tuple[int, ...]
+    """Where it starts in the tensor, an index per axis."""
+    shape: tuple[int, ...]
+    """The whole tensor's shape."""
+    replica: int = 0
+    """Which copy this is, of those ranks that hold the same block: copy 0 is written, the others are not."""
+
+    def __post_init__(self) -> None:
+        """Raises ValuesError if it does not lie inside the tensor."""
+        extents = self.data.shape
+        if len(extents) != len(self.shape) or len(self.offset) != len(self.shape):
+            raise ValuesError(
+                f"block: data {list(extents)}, offset {list(self.offset)} and shape {list(self.shape)} differ in axes"
+            )
+        if any(at < 0 or at + size > whole for at, size, whole in zip(self.offset, extents, self.shape, strict=True)):
+            raise ValuesError(
+                f"block: {list(extents)} at {list(self.offset)} leaves the tensor's shape {list(self.shape)}"
+            )
+
+
+def whole(tensor: Tensor, name: str = "tensor") -> Block:
+    """A block that is the whole tensor; raises ValuesError, naming it, for what cannot be stored."""
+    if not hasattr(tensor, "shape"):
+        raise ValuesError(f"{name}: expected a numpy array or RawTensor, found {type(tensor).__name__}")
+    return Block(data=tensor, offset=(0,) * len(tensor.shape), shape=tuple(tensor.shape))
+
+
+def rank_file(rank: int) -> str:
+    """The name of a rank's file."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+def write_blocks(
+    folder: Path, rank: int, blocks: Mapping[str, Sequence[Block]]
+) -> tuple[StoredFile, dict[str, StoredTensor]]:
+    """Writes a rank's blocks to its file, fsynced; returns the file's entry, and each tensor with these chunks only.
+
+    Raises:
+        ValuesError: a tensor cannot be stored, or its blocks disagree about dtype or shape.
+        OSError: the file could not be written.
+    """
+    stored: dict[str, tuple[str, Array]] = {}
+    places: list[tuple[str, str, Block]] = []
+    for name in sorted(blocks):
+        for number, block in enumerate(blocks[name]):
+            key = name if number == 0 else f"{name}#{number}"
+            while number and (key in stored or key in blocks):  # a tensor may be called a#1
+                key += "#"
+            stored[key] = stored_form(name, block.data)
+            places.append((name, key, block))
+    file, checksums = write_shard(folder / rank_file(rank), stored)
+    chunks: dict[str, list[Chunk]] = {}
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, key, block in places:
+        found = (stored[key][0], tuple(block.shape))
+        if shapes.setdefault(name, found) != found:
+            raise ValuesError(f"{name}: blocks of {shapes[name]} and {found} cannot be one tensor")
+        chunk = Chunk(
+            file=rank_file(rank),
+            key=key,
+            offset=tuple(block.offset),
+            shape=stored[key][1].shape,
+            checksum=checksums[key],
+        )
+        chunks.setdefault(name, []).append(chunk)
+    return file, {
+        name: StoredTensor(dtype=shapes[name][0], shape=shapes[name][1], chunks=tuple(chunks[name])) for name in chunks
+    }
+
+
+def join_tensors(parts: Iterable[tuple[str, Mapping[str, StoredTensor]]]) -> dict[str, StoredTensor]:
+    """One entry a tensor from the entries that (a source's name, its tensors) give, in order of names.
+
+    Raises ValuesError, naming tensor and sources, if they disagree about dtype or shape.
+    """
+    joined: dict[str, tuple[str, StoredTensor]] = {}
+    for source, tensors in parts:
+        for name, tensor in tensors.items():
+            first, before = joined.setdefault(name, (source, replace(tensor, chunks=())))
+            if (before.dtype, before.shape) != (tensor.dtype, tensor.shape):
+                raise ValuesError(
+                    f"{name}: {before.dtype} {list(before.shape)} in {first}, "
+                    f"{tensor.dtype} {list(tensor.shape)} in {source}"
+                )
+            joined[name] = (first, replace(before, chunks=before.chunks + tensor.chunks))
+    return {name: joined[name][1] for name in sorted(joined)}
