@@ -8,7 +8,6 @@ import pytest
 from mindspore import Tensor, nn
 from ms_gptmodel import (
     CachedDecoder,
-    ConfigError,
     Generation,
     GenerationConfig,
     InputError,
@@ -19,7 +18,6 @@ from ms_gptmodel import (
     load_weights,
     named_parameters,
 )
-from ms_gptmodel.sampling import choose
 
 PROMPTS = [[5], [7, 3], [1, 2, 3, 4, 5, 6, 7]]
 
@@ -213,37 +211,7 @@ def test_an_impossible_decoder_is_refused(model_of):
         CachedDecoder(model, slots=2, max_length=8).decode_cell(9)
 
 
-def draws(count=4000, **options):
-    logits = np.log(np.array([0.5, 0.25, 0.15, 0.1]))
-    generator = np.random.default_rng(0)
-    chosen = [choose(logits, GenerationConfig(**options), generator) for _ in range(count)]
-    return np.bincount(chosen, minlength=4) / count
-
-
-def test_draws_follow_temperature_top_k_and_top_p():
-    np.testing.assert_allclose(draws(temperature=1.0), [0.5, 0.25, 0.15, 0.1], atol=0.03)
-    np.testing.assert_allclose(draws(temperature=1.0, top_k=2), [2 / 3, 1 / 3, 0, 0], atol=0.03)
-    np.testing.assert_allclose(draws(temperature=1.0, top_p=0.8), [5 / 9, 2.5 / 9, 1.5 / 9, 0], atol=0.03)
-    np.testing.assert_allclose(draws(temperature=0.5), np.array([25, 6.25, 2.25, 1]) / 34.5, atol=0.03)
-    assert draws(temperature=0.0)[0] == draws(temperature=1.0, top_k=1)[0] == draws(temperature=1, top_p=1e-9)[0] == 1
-
-
-def test_a_repetition_penalty_lowers_what_was_seen_whatever_its_sign():
-    config, generator = GenerationConfig(repetition_penalty=2.0), np.random.default_rng(0)
-
-    assert choose(np.array([3.0, 2.0]), config, generator, seen=[0]) == 1
-    assert choose(np.array([-1.0, -1.5]), config, generator, seen=[0, 0]) == 1
-
-
 def test_padded_ids_are_never_produced(decoder_of):
     config = GenerationConfig(max_new_tokens=20, temperature=100.0, vocab_size=3)
 
     assert set(generate(decoder_of("llama"), [[1]], config)[0].ids) == {0, 1, 2}
-
-
-@pytest.mark.parametrize(
-    "options", [{"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"eos_token_ids": (-1,)}]
-)
-def test_an_impossible_generation_config_names_the_field(options):
-    with pytest.raises(ConfigError, match=f"generation.{next(iter(options))}: expected"):
-        GenerationConfig(**options)

@@ -1,6 +1,8 @@
 """Checkpoints that are never torn, never trusted blindly, and load anywhere."""
 
 from ms_ckpt.__about__ import __version__
+from ms_ckpt.async_saver import AsyncSaver
+from ms_ckpt.block import Block
 from ms_ckpt.checkpoint import Checkpoint
 from ms_ckpt.config import CheckpointConfig, from_mapping
 from ms_ckpt.errors import (
@@ -13,10 +15,13 @@ from ms_ckpt.errors import (
     ValuesError,
 )
 from ms_ckpt.folder import CheckpointFolder, open_folder
+from ms_ckpt.rules import LoadRules
 from ms_ckpt.store import CheckpointStore
 from ms_ckpt.tensor import RawTensor
 
 __all__ = [
+    "AsyncSaver",
+    "Block",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointFolder",
@@ -24,6 +29,7 @@ __all__ = [
     "CkptError",
     "ConfigError",
     "InvalidCheckpointError",
+    "LoadRules",
     "MismatchError",
     "RawTensor",
     "SaveError",

@@ -13,7 +13,7 @@ IS_FAST = _crc32 is not zlib.crc32
 
 def checksum(data: bytes | memoryview, start: int = 0) -> int:
     """The running CRC-32 (zlib's) of the data."""
-    return _crc32(data, start)
+    return int(_crc32(data, start))
 
 
 def spell_checksum(value: int) -> str:

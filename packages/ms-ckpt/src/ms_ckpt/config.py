@@ -21,12 +21,33 @@ class CheckpointConfig:
     keep_every: int = 0
     """Checkpoints whose step is a multiple of this are kept for good; 0 keeps none for that reason."""
 
+    keep_every_minutes: int = 0
+    """Checkpoints at least this long after the one kept before for that reason stay for good; 0 keeps none."""
+
+    keep_best: int = 0
+    """Number of checkpoints with the best `best_metric` to keep besides the newest ones; 0 keeps none."""
+
+    best_metric: str = ""
+    """Where the metric stands in the saved values, keys between dots (`metrics.validation_loss`)."""
+
+    best_is: str = "lowest"
+    """Which metric is best: `lowest` (a loss) or `highest` (an accuracy)."""
+
+    lock_seconds: int = 60
+    """How long a save waits for another process that is saving under the same root; a save takes less than that."""
+
     def __post_init__(self) -> None:
-        """Raises ConfigError for a negative number."""
+        """Raises ConfigError for a negative number, an unknown choice, or keep_best without its metric."""
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.type not in (int, "int"):
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"checkpoint.{field.name}: expected an integer >= 0, found {value!r}")
+        if self.best_is not in ("lowest", "highest"):
+            raise ConfigError(f"checkpoint.best_is: expected 'lowest' or 'highest', found {self.best_is!r}")
+        if self.keep_best and not self.best_metric:
+            raise ConfigError(f"checkpoint.keep_best: {self.keep_best}, but checkpoint.best_metric is empty")
 
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], section: str) -> T:

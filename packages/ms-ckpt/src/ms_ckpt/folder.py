@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ms_ckpt.commit import DOCUMENTS, read_documents
 from ms_ckpt.errors import InvalidCheckpointError, ValuesError
 from ms_ckpt.index import Chunk, Index, StoredTensor
 from ms_ckpt.shard import Shard
 from ms_ckpt.tensor import NUMPY_DTYPES, Array, Tensor, returned_form
-from ms_ckpt.transfer import empty_block, reads_of_block, reads_of_chunk, run_reads
+from ms_ckpt.transfer import Read, empty_block, reads_of_block, reads_of_chunk, run_reads
 
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -73,7 +75,8 @@ class CheckpointFolder:
 
     def read_all(self, slices: Mapping[str, Sequence[slice] | None]) -> dict[str, Tensor]:
         """Several tensors or blocks of them (None: whole) into fresh memory, on several threads; see `read_slice`."""
-        results, reads = {}, []
+        results: dict[str, Tensor] = {}
+        reads: list[Read] = []
         for name, cuts in slices.items():
             tensor = self._tensor(name)
             starts, shape = self._bounds(name, cuts)
@@ -94,7 +97,7 @@ class CheckpointFolder:
             InvalidCheckpointError: the bytes are not those that were saved; the targets are as they were, unless the
                 file changed between the two passes.
         """
-        reads = []
+        reads: list[Read] = []
         for name, target in targets.items():
             tensor = self._tensor(name)
             starts, shape = self._bounds(name, (slices or {}).get(name))
@@ -107,6 +110,20 @@ class CheckpointFolder:
             reads += reads_of_block(tensor, self._shards, target, starts)
         self.bytes_read += run_reads(replace(read, into=None, block=None) for read in reads)
         self.bytes_read += run_reads(reads)
+
+    def verify_blocks(self, slices: Mapping[str, Sequence[slice] | None]) -> None:
+        """Reads tensors or blocks of them and keeps none; raises InvalidCheckpointError at the first difference."""
+        reads: list[Read] = []
+        for name, cuts in slices.items():
+            tensor = self._tensor(name)
+            starts, shape = self._bounds(name, cuts)
+            nowhere = np.broadcast_to(np.empty((), NUMPY_DTYPES[tensor.dtype]), shape)  # a shape without memory
+            reads += reads_of_block(tensor, self._shards, nowhere, starts)
+        self.bytes_read += run_reads(replace(read, into=None, block=None) for read in reads)
+
+    def shape_of(self, name: str, slices: Sequence[slice] | None = None) -> tuple[int, ...]:
+        """The shape of a tensor, or of a block of it; raises ValuesError for slices that do not fit."""
+        return self._bounds(name, slices)[1]
 
     def verify(self) -> None:
         """Reads every byte of every tensor; raises InvalidCheckpointError at the first difference."""

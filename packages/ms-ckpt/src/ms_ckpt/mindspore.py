@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ms_ckpt.checkpoint import Checkpoint
 from ms_ckpt.errors import CkptError, MismatchError
-from ms_ckpt.tensor import RawTensor, Tensor, returned_form, spell_dtype, stored_form
+from ms_ckpt.rules import LoadRules
+from ms_ckpt.store import CheckpointStore
+from ms_ckpt.tensor import RawTensor, Tensor, returned_form, spell_dtype, stored_form, words_of
 
 if TYPE_CHECKING:
     from mindspore import Parameter
@@ -18,6 +21,14 @@ def snapshot(parameters: "Mapping[str, Parameter]") -> dict[str, Tensor]:
     bfloat16 comes as RawTensor of its words.
     """
     return {name: _copy(parameter) for name, parameter in parameters.items()}
+
+
+def live_views(parameters: "Mapping[str, Parameter]") -> dict[str, Tensor]:
+    """The parameters' values without a copy of their own, for `AsyncSaver.save`, which copies them anyway.
+
+    On CPU they are the parameters' memory and change with the next step; elsewhere MindSpore makes a host copy.
+    """
+    return {name: _view(parameter) for name, parameter in parameters.items()}
 
 
 def restore(parameters: "Mapping[str, Parameter]", tensors: Mapping[str, Tensor]) -> None:
@@ -37,22 +48,51 @@ def restore(parameters: "Mapping[str, Parameter]", tensors: Mapping[str, Tensor]
                 differences.append(f"{name}: {found}, expected {wanted}")
     if differences:
         raise MismatchError("\n  ".join([f"{len(differences)} differences from the parameters:", *differences]))
-    mindspore = _import_mindspore()
     for name, parameter in parameters.items():
-        tensor = tensors[name]
-        if isinstance(tensor, RawTensor):
-            from mindspore.common.np_dtype import bfloat16  # through float32 some NaNs would change their bits
+        _set(parameter, tensors[name])
 
-            value = mindspore.Tensor(tensor.words.view(bfloat16))
-        else:
-            value = mindspore.Tensor(tensor)
-        # In place: after a graph with control flow has run, new storage (set_data) reaches its forward pass only.
-        parameter.copy_(value)
+
+def load_into_parameters(
+    store: CheckpointStore,
+    parameters: "Mapping[str, Parameter]",
+    step: int | None = None,
+    *,
+    rules: LoadRules | None = None,
+) -> Checkpoint | None:
+    """Loads a step, or the newest valid one, into the parameters; returns its step and values (no tensors).
+
+    On CPU straight into the parameters' memory, so no second copy is held; elsewhere one tensor at a time. Nothing is
+    set before everything is compared and verified. None if there is no checkpoint at all; errors as those of
+    `CheckpointStore.load`.
+    """
+    mindspore = _import_mindspore()
+    if mindspore.get_context("device_target") == "CPU":
+        views = live_views(parameters)
+        if all(words_of(name, view)[1].flags.writeable for name, view in views.items()):
+            return store.load_into(views, step, rules=rules)
+    expected = {name: (_dtype_of(parameter), tuple(parameter.shape)) for name, parameter in parameters.items()}
+    return store.load_each(expected, lambda name, tensor: _set(parameters[name], tensor), step, rules=rules)
+
+
+def _set(parameter: "Parameter", tensor: Tensor) -> None:
+    mindspore = _import_mindspore()
+    if isinstance(tensor, RawTensor):
+        from mindspore.common.np_dtype import bfloat16  # through float32 some NaNs would change their bits
+
+        value = mindspore.Tensor(tensor.words.view(bfloat16))
+    else:
+        value = mindspore.Tensor(tensor)
+    # In place: after a graph with control flow has run, new storage (set_data) reaches its forward pass only.
+    parameter.copy_(value)
 
 
 def _copy(parameter: "Parameter") -> Tensor:
     dtype, words = stored_form(parameter.name, np.array(parameter.asnumpy()))
     return returned_form(dtype, words)
+
+
+def _view(parameter: "Parameter") -> Tensor:
+    return returned_form(*words_of(parameter.name, parameter.asnumpy()))
 
 
 def _describe(tensor: Tensor) -> str:
@@ -61,8 +101,11 @@ def _describe(tensor: Tensor) -> str:
 
 
 def _describe_parameter(parameter: "Parameter") -> str:
-    dtype = spell_dtype(str(parameter.dtype).lower(), parameter.name)  # MindSpore says Float32, BFloat16, Bool
-    return f"{dtype} {list(parameter.shape)}"
+    return f"{_dtype_of(parameter)} {list(parameter.shape)}"
+
+
+def _dtype_of(parameter: "Parameter") -> str:
+    return spell_dtype(str(parameter.dtype).lower(), parameter.name)  # MindSpore says Float32, BFloat16, Bool
 
 
 def _import_mindspore() -> Any:

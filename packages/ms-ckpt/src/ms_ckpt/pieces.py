@@ -1,7 +1,7 @@
 """Running checksums inside a chunk, so that a part of it can be verified without reading the rest.
 
-They lie in the file's own header, as `__metadata__` (covered by the header's checksum): for the key `K` of a chunk of at
-least 128 KiB, `ms-ckpt.pieces/K` is `<bytes of a piece>:<8 hex digits after each piece>`. The digits are the CRC-32 of
+They lie in the file's own header, as `__metadata__` (covered by the header's checksum): for the key `K` of a chunk of
+at least 128 KiB, `ms-ckpt.pieces/K` is `<bytes of a piece>:<8 hex digits after each piece>`. The digits: the CRC-32 of
 the chunk from its first byte to that piece's end: the last equals the chunk's checksum, and piece n is verified by
 continuing from the digits of piece n-1.
 """

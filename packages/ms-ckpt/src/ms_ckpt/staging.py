@@ -73,6 +73,12 @@ def sweep_orphans(root: Path) -> list[Path]:
     return swept
 
 
+def saves_under_way(root: Path) -> list[str]:
+    """Who is saving under the root, `host:process id` each."""
+    matches = [_NAME.fullmatch(path.name) for path in sorted(root.glob(".saving-step-*")) if not _is_orphan(path)]
+    return [f"{match['host']}:{match['pid']}" for match in matches if match]
+
+
 def _create(root: Path, step: int) -> tuple[Path, int]:
     while True:
         path = root / _new_name(step)

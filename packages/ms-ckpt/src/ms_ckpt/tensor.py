@@ -88,21 +88,28 @@ def spell_dtype(dtype: DTypeLike | str, name: str = "tensor") -> str:
     return spelled
 
 
-def stored_form(name: str, tensor: Tensor) -> tuple[str, Array]:
-    """The dtype and the C-contiguous little-endian words of a tensor; copies only what needs it.
+def words_of(name: str, tensor: Tensor) -> tuple[str, Array]:
+    """The dtype and the words of a tensor where they lie, in whatever order; no copy.
 
     Raises ValuesError, naming the tensor, for anything but a numpy array or RawTensor of a known dtype.
     """
     if not isinstance(name, str) or name in ("", "__metadata__"):
         raise ValuesError(f"tensor name {name!r}: expected a string, neither empty nor __metadata__")
     if isinstance(tensor, RawTensor):
-        return tensor.dtype, np.asarray(tensor.words, order="C")
+        return tensor.dtype, tensor.words
     if not isinstance(tensor, np.ndarray):
         raise ValuesError(f"{name}: expected a numpy array or RawTensor, found {type(tensor).__name__}")
     dtype = spell_dtype(tensor.dtype, name)
-    if dtype in RAW_DTYPES:
-        return dtype, np.asarray(tensor, order="C").view(NUMPY_DTYPES[dtype])
-    return dtype, np.asarray(tensor, dtype=NUMPY_DTYPES[dtype], order="C")
+    return dtype, tensor.view(NUMPY_DTYPES[dtype]) if dtype in RAW_DTYPES else tensor
+
+
+def stored_form(name: str, tensor: Tensor) -> tuple[str, Array]:
+    """The dtype and the C-contiguous little-endian words of a tensor; copies only what needs it.
+
+    Raises ValuesError, naming the tensor, for anything but a numpy array or RawTensor of a known dtype.
+    """
+    dtype, words = words_of(name, tensor)
+    return dtype, np.asarray(words, dtype=NUMPY_DTYPES[dtype], order="C")
 
 
 def returned_form(dtype: str, words: Array) -> Tensor:

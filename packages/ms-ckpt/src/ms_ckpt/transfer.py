@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def reads_of_block(
             continue
         to = tuple(slice(low - start, high - start) for (low, high), start in zip(shared, starts, strict=True))
         of = tuple(slice(low - at, high - at) for (low, high), at in zip(shared, chunk.offset, strict=True))
-        target = result[(*to, ...)]  # the ellipsis keeps a scalar an array
+        place: Any = (*to, ...)  # the ellipsis keeps a scalar an array
+        target = result[place]
         if target.shape == chunk.shape and target.flags.c_contiguous:
             yield from reads_of_chunk(tensor, shards[chunk.file], chunk, target)
         else:
@@ -121,9 +123,7 @@ def _reads_of_cut(
         if run >= _SHORT_RUN:  # such as rows of each expert: what lies between them is not read
             for row in range(of[0].start, of[0].stop):
                 begin = first + row * row_bytes
-                yield from _reads_of_cut(
-                    tensor, shard, chunk, begin, shape[1:], of[1:], target[row - of[0].start]
-                )
+                yield from _reads_of_cut(tensor, shard, chunk, begin, shape[1:], of[1:], target[row - of[0].start])
             return
     low, high = of[0].start, of[0].stop
     rows = max(1, _STRIP // row_bytes)

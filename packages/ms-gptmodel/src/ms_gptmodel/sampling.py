@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ms_gptmodel.errors import ConfigError
+from ms_gptmodel.errors import ConfigError, InputError
+
+_FIRST_LOOK = 256  # ids that top-p sorts at first; nearly always enough, and 100 times fewer than a vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class GenerationConfig:
     """Draw from the k most likely ids; 0: from all."""
     top_p: float = 1.0
     """Draw from the most likely ids that together reach this probability; 1: from all."""
+    min_p: float = 0.0
+    """Draw from ids at least this many times as likely as the most likely one; 0: from all."""
     repetition_penalty: float = 1.0
     """Logits of ids that stand in the text are divided by it when positive, multiplied when negative; 1: not."""
     eos_token_ids: tuple | None = None  # type: ignore[type-arg]  # get_type_hints must give a plain class
@@ -30,13 +34,17 @@ class GenerationConfig:
     """Of the draws; a prompt's draws depend on it and on the prompt's place in the list alone."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.eos_token_ids, list):
+            object.__setattr__(self, "eos_token_ids", tuple(self.eos_token_ids))
         self._check("max_new_tokens", self.max_new_tokens >= 1, "1 or more")
         self._check("temperature", 0 <= self.temperature < float("inf"), "0 or more")
         self._check("top_k", self.top_k >= 0, "0 or more")
         self._check("top_p", 0 < self.top_p <= 1, "above 0, at most 1")
+        self._check("min_p", 0 <= self.min_p <= 1, "0 to 1")
         self._check("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "a positive number")
-        ends = self.eos_token_ids or ()
-        self._check("eos_token_ids", all(type(i) is int and i >= 0 for i in ends), "a list of ids")
+        ends = () if self.eos_token_ids is None else self.eos_token_ids
+        sound = isinstance(ends, tuple) and all(type(i) is int and i >= 0 for i in ends)
+        self._check("eos_token_ids", sound, "a list of ids")
         self._check("vocab_size", self.vocab_size >= 0, "0 or more")
 
     def _check(self, name: str, holds: bool, expected: str) -> None:
@@ -52,9 +60,15 @@ def choose(
 ) -> int:
     """The next id, given its logits [vocab] and the ids `seen` so far.
 
-    Top-k comes before top-p, as in Holtzman et al. 2020 and Hugging Face; both after the temperature.
+    In Hugging Face's order: penalty (Keskar et al. 2019, section 4.1), temperature, top-k, top-p (Holtzman et al.
+    2020, section 3.1), min-p (Nguyen et al. 2024, section 3). One number is drawn for an id, whatever the options.
+    Of ids that are equally likely at the edge of top-k or top-p the lower ones are kept.
+
+    Raises InputError when a logit is not a number or infinite.
     """
     logits = logits.astype(np.float64)
+    if not np.isfinite(logits).all():
+        raise InputError("logits: found NaN or infinity; the weights or the cache are broken")
     if config.repetition_penalty != 1.0 and len(seen):
         ids = np.unique(np.asarray(seen))
         ids = ids[ids < len(logits)]
@@ -62,16 +76,39 @@ def choose(
         logits[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
     if config.temperature == 0:
         return int(logits.argmax())
-    logits /= config.temperature
-    order = np.argsort(-logits, kind="stable")
+    shares = np.exp((logits - logits.max()) / config.temperature)
+    ids = np.arange(len(shares))
     if config.top_k:
-        order = order[: config.top_k]
-    probabilities = np.exp(logits[order] - logits[order[0]])
-    probabilities /= probabilities.sum()
+        ids = _most_likely(shares, config.top_k)
     if config.top_p < 1:
-        # The id that crosses the limit is kept, so there is always one.
-        before = np.cumsum(probabilities) - probabilities
-        kept = int((before < config.top_p).sum())
-        order, probabilities = order[:kept], probabilities[:kept] / probabilities[:kept].sum()
-    place = np.searchsorted(np.cumsum(probabilities), generator.random() * probabilities.sum(), side="right")
-    return int(order[min(int(place), len(order) - 1)])
+        ids = _that_reach(shares, ids, config.top_p)
+    if config.min_p > 0:
+        ids = ids[shares[ids] >= config.min_p]  # the most likely id's share is 1
+    sums = np.cumsum(shares[ids])
+    place = int(np.searchsorted(sums, generator.random() * sums[-1], side="right"))
+    return int(ids[min(place, len(ids) - 1)])
+
+
+def _most_likely(shares: np.ndarray, count: int) -> np.ndarray:  # type: ignore[type-arg]
+    """The `count` ids of the largest shares, most likely first."""
+    if count < len(shares):
+        least = np.partition(shares, -count)[-count]
+        above = np.flatnonzero(shares > least)
+        ids = np.concatenate([above, np.flatnonzero(shares == least)[: count - len(above)]])
+    else:
+        ids = np.arange(len(shares))
+    ordered: np.ndarray = ids[np.argsort(-shares[ids], kind="stable")]  # type: ignore[type-arg]
+    return ordered
+
+
+def _that_reach(shares: np.ndarray, ids: np.ndarray, probability: float) -> np.ndarray:  # type: ignore[type-arg]
+    """The most likely of `ids` that together reach the probability; the one that crosses it is kept."""
+    limit = shares[ids].sum() * probability
+    count = _FIRST_LOOK
+    while True:
+        first = ids[_most_likely(shares[ids], count)]
+        sums = np.cumsum(shares[first])
+        if sums[-1] >= limit or count >= len(ids):
+            kept: np.ndarray = first[: int((sums < limit).sum()) + 1]  # type: ignore[type-arg]
+            return kept
+        count *= 8
