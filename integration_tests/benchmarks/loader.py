@@ -88,4 +88,3 @@ def _columns(rows: np.ndarray) -> dict[str, np.ndarray]:
         "position_ids": places - np.maximum.accumulate(np.where(begins, places, np.int32(0)), axis=1),
         "segment_ids": np.cumsum(begins, axis=1, dtype=np.int32),
     }
-

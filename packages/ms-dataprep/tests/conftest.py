@@ -61,6 +61,6 @@ def eleven_rows(tmp_path_factory: pytest.TempPathFactory, tokenizer_path: Path) 
     folder = tmp_path_factory.mktemp("eleven")
     source = folder / "text.jsonl"
     source.write_text("".join(json.dumps({"text": f"{chr(97 + i)}xyz"}) + "\n" for i in range(11)), encoding="utf-8")
-    config = ms_dataprep.DataConfig(seq_length=8, packing="one_per_row", rows_per_shard=4)
+    config = ms_dataprep.DataConfig(seq_length=8, packing="one_per_row", shard_megabytes=70e-6)
     ms_dataprep.build([source], folder / "dataset", tokenizer=tokenizer_path, config=config)
     return folder / "dataset"

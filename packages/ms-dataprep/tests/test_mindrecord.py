@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ms_dataprep.errors import DatasetError
-from ms_dataprep.mindrecord import RowReader, choose_sizes, count_rows, write_rows
+from ms_dataprep.mindrecord import FileSizes, RowReader, choose_sizes, count_rows, write_rows
 
 EDGES = [0, 1, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 151643, 2**31 - 1, -1, -128, -129, -32769, -(2**31)]
+
+
+def sizes_of(rows: np.ndarray, layout: str) -> FileSizes:
+    return choose_sizes(likely_rows=len(rows), most_rows=len(rows), row_length=rows.shape[1], layout=layout)
 
 
 def read_all(path: Path, row_length: int, layout: str) -> np.ndarray:
@@ -24,7 +28,7 @@ def test_every_id_comes_back_from_our_reader_and_from_mindsporess(tmp_path: Path
 
     rows = np.random.default_rng(0).integers(0, 200_000, (700, 129)).astype(np.int32)
     rows[0, : len(EDGES)] = EDGES
-    write_rows(tmp_path / "rows.mindrecord", rows, layout)
+    write_rows(tmp_path / "rows.mindrecord", rows, layout, sizes_of(rows, layout))
 
     stock = mindspore.dataset.MindDataset(str(tmp_path / "rows.mindrecord"), shuffle=False, num_parallel_workers=1)
     theirs = [np.asarray(item[0]).view("<i4") for item in stock.create_tuple_iterator(num_epochs=1, output_numpy=True)]
@@ -36,21 +40,22 @@ def test_every_id_comes_back_from_our_reader_and_from_mindsporess(tmp_path: Path
 
 @pytest.mark.parametrize("layout", ["int32", "bytes"])
 def test_ten_rows_take_less_than_200_kb(tmp_path: Path, layout: str) -> None:
-    write_rows(tmp_path / "a.mindrecord", np.full((10, 2049), 151643, np.int32), layout)
+    rows = np.full((10, 2049), 151643, np.int32)
+    write_rows(tmp_path / "a.mindrecord", rows, layout, sizes_of(rows, layout))
 
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 200_000
 
 
 def test_a_row_longer_than_the_smallest_page_is_written(tmp_path: Path) -> None:
     rows = np.full((3, 40_001), 70_000, np.int32)
-    write_rows(tmp_path / "a.mindrecord", rows, "int32")
+    write_rows(tmp_path / "a.mindrecord", rows, "int32", sizes_of(rows, "int32"))
 
     assert np.array_equal(read_all(tmp_path / "a.mindrecord", 40_001, "int32"), rows)
 
 
 def test_a_row_no_page_holds_is_refused() -> None:
     with pytest.raises(DatasetError, match="does not fit a MindRecord page"):
-        choose_sizes(np.broadcast_to(np.int32(7), (1, 70_000_000)), "bytes")
+        choose_sizes(likely_rows=1, most_rows=1, row_length=70_000_000, layout="bytes")
 
 
 @pytest.mark.parametrize("layout", ["int32", "bytes"])

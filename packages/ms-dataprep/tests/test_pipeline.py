@@ -17,7 +17,7 @@ def read_rows(folder: Path) -> list[list[int]]:
 @pytest.mark.parametrize("layout", ["int32", "bytes"])
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "one_per_row"])
 def test_what_is_written_follows_the_contract(golden, contracts, tmp_path, tokenizer_path, layout, packing) -> None:
-    config = ms_dataprep.DataConfig(seq_length=8, layout=layout, packing=packing, rows_per_shard=3)
+    config = ms_dataprep.DataConfig(seq_length=8, layout=layout, packing=packing)
     source = golden / "documents.jsonl"
 
     ms_dataprep.build([source], tmp_path / "out", tokenizer=tokenizer_path, config=config)
@@ -130,7 +130,7 @@ def test_a_second_build_is_refused_and_overwriting_replaces_the_dataset(build_da
 def test_the_same_input_gives_the_same_shards(build_dataset) -> None:
     texts = [f"the cat number {number}" * (number % 5 + 1) for number in range(60)]
 
-    one, two = (build_dataset(*texts, folder=name, rows_per_shard=16) for name in ("one", "two"))
+    one, two = (build_dataset(*texts, folder=name, shard_megabytes=1e-3) for name in ("one", "two"))
 
     first, second = (ms_dataprep.read_manifest(folder) for folder in (one, two))
     assert read_rows(one) == read_rows(two)

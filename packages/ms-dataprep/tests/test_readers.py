@@ -2,17 +2,17 @@ import gzip
 from pathlib import Path
 
 import pytest
-from ms_dataprep.readers import Document, Rejected, read_documents
-from ms_dataprep.sources import SourceFile, find_sources
+from ms_dataprep.readers import Document, Item, Rejected, read_documents
+from ms_dataprep.sources import find_sources, open_stream
 
 
 @pytest.fixture
 def read(tmp_path: Path):
-    def read_bytes(content: bytes, name: str = "a.jsonl") -> list[Document | Rejected]:
+    def read_bytes(content: bytes, name: str = "a.jsonl", keys: tuple[str, ...] = ("text",)) -> list[Item]:
         (tmp_path / name).write_bytes(content)
         (source,) = find_sources([tmp_path / name])
-        with SourceFile(source) as file:
-            return list(read_documents(source, file, "text"))
+        with open_stream(source) as (stream, _):
+            return list(read_documents(source, stream, keys))
 
     return read_bytes
 

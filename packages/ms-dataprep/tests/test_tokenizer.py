@@ -136,7 +136,7 @@ def test_megabytes_in_one_line_lose_nothing(tokenizer: Tokenizer, text: str) -> 
         ("bad.json", "{", "expected a tokenizer.json, found no JSON"),
         ("other.json", "{}", "expected a tokenizer.json with a model"),
         ("strange.json", '{"model": {"type": "Magic", "vocab": {}}}', "not a tokenizer that the tokenizers library"),
-        ("spiece.model", "x", "SentencePiece models are not read yet"),
+        ("spiece.model", "x", "not a SentencePiece model"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, name: str, content, message: str) -> None:

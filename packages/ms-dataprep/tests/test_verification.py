@@ -6,7 +6,7 @@ import ms_dataprep
 import numpy as np
 import pytest
 from ms_dataprep.errors import DatasetError
-from ms_dataprep.mindrecord import write_rows
+from ms_dataprep.mindrecord import choose_sizes, write_rows
 from ms_dataprep.shards import hash_file
 
 
@@ -22,7 +22,8 @@ def forge(golden: Path, tmp_path: Path):
         for ending in ("", ".db"):
             (folder / f"shard-00000.mindrecord{ending}").unlink()
         path = folder / "shard-00000.mindrecord"
-        write_rows(path, rows, "int32")
+        sizes = choose_sizes(likely_rows=3, most_rows=3, row_length=rows.shape[1], layout="int32")
+        write_rows(path, rows, "int32", sizes)
         manifest["shards"][0] |= {"bytes": path.stat().st_size, "sha256": hash_file(path)}
         (folder / "dataset.json").write_text(json.dumps(manifest | manifest_change))
         return folder

@@ -1,21 +1,49 @@
 """Cleaning: small steps from text to text, each counting the documents it changed."""
 
+import html
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Literal
+
+from ms_dataprep.config import DataConfig
+from ms_dataprep.errors import ConfigError, DataprepError
+from ms_dataprep.personal_data import mask_personal_data
 
 Step = Callable[[str], str]
+Steps = tuple[tuple[str, Step], ...]
 
 # U+200C and U+200D stay: Persian and emoji sequences need them. Tab and line feed stay.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u180e\u200b\u2060\ufeff]")
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
+# Only what HTML knows is a tag: `List<int>` and `<module>` are text.
+_HIDDEN_HTML = re.compile(r"<!--|<(script|style)\b", re.IGNORECASE)
+_HIDDEN_ENDS = {
+    "": re.compile("-->"),
+    "script": re.compile(r"</script\s*>", re.IGNORECASE),
+    "style": re.compile(r"</style\s*>", re.IGNORECASE),
+}
+_TAG_NAMES = (
+    "a abbr article aside b blockquote body br button center cite code dd del div dl dt em fieldset figcaption figure "
+    "font footer form h1 h2 h3 h4 h5 h6 head header hr html i iframe img input ins label li link main meta nav "
+    "noscript ol option p pre q s section select small span strike strong sub sup svg table tbody td textarea tfoot th "
+    "thead time title tr tt u ul video"
+).replace(" ", "|")
+_TAG = re.compile(rf"</?(?:{_TAG_NAMES})(?:\s[^<>]*)?/?>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_FULL_WIDTH = {
+    code: code - 0xFEE0 for first, last in ("０９", "ＡＺ", "ａｚ") for code in range(ord(first), ord(last) + 1)
+}
+
 
 def replace_surrogates(text: str) -> str:
     """Halves of surrogate pairs, which JSON escapes can smuggle in and UTF-8 cannot hold, become U+FFFD."""
-    return _SURROGATES.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def unify_line_ends(text: str) -> str:
@@ -28,9 +56,35 @@ def remove_control_characters(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
-def compose(text: str) -> str:
-    """Unicode normal form C; full-width forms stay as they are."""
-    return unicodedata.normalize("NFC", text)
+def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
+    """A Unicode normal form: C keeps full-width forms, ligatures and the like, KC replaces them."""
+    return text if text.isascii() else unicodedata.normalize(form, text)
+
+
+def remove_html(text: str) -> str:
+    """Removes comments, scripts, styles and the tags that HTML has; entities become their characters."""
+    text = _TAG.sub("", _remove_hidden_html(text)) if "<" in text else text
+    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text) if "&" in text else text
+
+
+def _remove_hidden_html(text: str) -> str:
+    """Without comments, scripts and styles; what never ends stays. Each kind of end is sought once past the last."""
+    kept, place, unending = [], 0, set[str]()
+    for start in _HIDDEN_HTML.finditer(text):
+        kind = (start[1] or "").lower()
+        if start.start() < place or kind in unending:
+            continue
+        if (end := _HIDDEN_ENDS[kind].search(text, start.end())) is None:
+            unending.add(kind)
+            continue
+        kept.append(text[place : start.start()])
+        place = end.end()
+    return "".join([*kept, text[place:]])
+
+
+def fold_full_width(text: str) -> str:
+    """Full-width Latin letters and digits become ordinary ones; punctuation, which Chinese text needs, stays."""
+    return text.translate(_FULL_WIDTH)
 
 
 def trim(text: str) -> str:
@@ -38,27 +92,93 @@ def trim(text: str) -> str:
     return "\n".join([line.rstrip() for line in text.split("\n")]).strip("\n")
 
 
-STANDARD: tuple[tuple[str, Step], ...] = (
+STANDARD: Steps = (
     ("surrogates", replace_surrogates),
     ("line_ends", unify_line_ends),
     ("control_characters", remove_control_characters),
     ("nfc", compose),
     ("white_space", trim),
 )
-NONE: tuple[tuple[str, Step], ...] = (("surrogates", replace_surrogates),)  # without it a text has no UTF-8
+NONE: Steps = (("surrogates", replace_surrogates),)  # without it a text has no UTF-8
 
 
 class Cleaner:
     """Applies steps in order; `changed` counts per step the documents that it altered."""
 
-    def __init__(self, steps: tuple[tuple[str, Step], ...] = STANDARD) -> None:
+    def __init__(self, steps: Steps = STANDARD) -> None:
         self.steps = steps
         self.changed: Counter[str] = Counter({name: 0 for name, _ in steps})
 
     def clean(self, text: str) -> str:
-        """Returns the cleaned text; cleaning twice changes nothing more."""
+        """Returns the cleaned text; cleaning twice with the standard steps changes nothing more."""
         for name, step in self.steps:
             before, text = text, step(text)
             if text != before:
                 self.changed[name] += 1
         return text
+
+
+def choose_steps(config: DataConfig) -> Steps:
+    """The steps that a config asks for, in their order.
+
+    Raises:
+        DataprepError: a step's package is not installed; says how to install it.
+        ConfigError: a step of one's own cannot be imported.
+    """
+    if config.cleaning == "none":
+        return (*NONE, *_own_steps(config))
+    steps = dict(STANDARD)
+    chosen: list[tuple[str, Step]] = [("surrogates", steps["surrogates"])]
+    if config.fix_mojibake:
+        chosen.append(("mojibake", _find_mojibake_fixer()))
+    if config.remove_html:
+        chosen.append(("html", remove_html))
+    chosen += [(name, steps[name]) for name in ("line_ends", "control_characters")]
+    chosen.append(("nfkc", partial(compose, form="NFKC")) if config.unicode_form == "nfkc" else ("nfc", compose))
+    if config.fold_full_width:
+        chosen.append(("full_width", fold_full_width))
+    if config.chinese_script != "keep":
+        chosen.append(("chinese_script", _find_chinese_converter(config.chinese_script)))
+    if config.mask_personal_data:
+        chosen.append(("personal_data", mask_personal_data))
+    return (*chosen, ("white_space", trim), *_own_steps(config))
+
+
+def _own_steps(config: DataConfig) -> Steps:
+    found = []
+    for name in config.own_steps:
+        module, _, function = name.rpartition(".")
+        try:
+            step = getattr(import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"own_steps: {name!r} cannot be imported: {error}; expected package.module.function"
+            ) from error
+        found.append((name, step))
+    return tuple(found)
+
+
+def _find_mojibake_fixer() -> Step:
+    try:
+        import ftfy
+    except ImportError as error:
+        raise DataprepError('fix_mojibake needs ftfy; pip install "ms-dataprep[ftfy]"') from error
+    # What the other steps decide on their own is left to them.
+    config = ftfy.TextFixerConfig(
+        unescape_html=False,
+        uncurl_quotes=False,
+        fix_character_width=False,
+        fix_latin_ligatures=False,
+        normalization=None,
+    )
+    return partial(ftfy.fix_text, config=config)
+
+
+def _find_chinese_converter(script: str) -> Step:
+    try:
+        import opencc
+    except ImportError as error:
+        raise DataprepError('chinese_script needs OpenCC; pip install "ms-dataprep[chinese]"') from error
+    converter = opencc.OpenCC("t2s" if script == "simplified" else "s2t")
+    convert: Step = converter.convert
+    return convert

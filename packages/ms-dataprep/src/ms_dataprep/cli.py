@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ms_dataprep.__about__ import __version__
-from ms_dataprep.config import LAYOUTS, PACKINGS, DataConfig, TokenizerConfig
+from ms_dataprep.config import LAYOUTS, PACKINGS, QUALITIES, DataConfig, TokenizerConfig
 from ms_dataprep.errors import DataprepError
 
 _EOD_ID = click.option("--eod-id", type=int, help="Id of the end-of-document token, where the file does not tell.")
@@ -39,29 +39,61 @@ def main(debug: bool) -> None:
 @main.command("build")
 @click.argument("inputs", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to make.")
-@click.option("-t", "--tokenizer", required=True, type=click.Path(path_type=Path), help="A tokenizer.json.")
+@click.option("-t", "--tokenizer", required=True, type=click.Path(path_type=Path), help="A tokenizer.json or .model.")
 @click.option("--seq-length", type=int, required=True, help="Tokens a training step sees of a row.")
 @click.option("--layout", type=click.Choice(LAYOUTS), default="int32", show_default=True)
 @click.option("--packing", type=click.Choice(PACKINGS), default="best_fit", show_default=True)
-@click.option("--text-key", default="text", show_default=True, help="Key of a JSON line that holds the document.")
+@click.option("--text-key", multiple=True, default=["text"], show_default=True, help="Key or column of the text.")
+@click.option(
+    "--source-weight", multiple=True, metavar="GLOB=WEIGHT", help="How often a source's documents are written."
+)
 @click.option("--on-error", type=click.Choice(["skip", "fail"]), default="skip", show_default=True)
 @click.option("--cleaning", type=click.Choice(["standard", "none"]), default="standard", show_default=True)
+@click.option("--unicode-form", type=click.Choice(["nfc", "nfkc"]), default="nfc", show_default=True)
+@click.option("--remove-html", is_flag=True, help="Remove tags, scripts and styles; resolve entities.")
+@click.option("--fix-mojibake", is_flag=True, help="Repair wrongly decoded text (ftfy).")
+@click.option("--fold-full-width", is_flag=True, help="Full-width letters and digits become ordinary ones.")
+@click.option("--chinese-script", type=click.Choice(["keep", "simplified", "traditional"]), default="keep")
+@click.option("--mask-personal-data", is_flag=True, help="E-mail, phone and ID numbers, IP addresses become tags.")
+@click.option(
+    "--own-step", "own_steps", multiple=True, metavar="PACKAGE.MODULE.FUNCTION", help="A cleaning step of yours."
+)
 @click.option("--min-characters", type=int, default=1, show_default=True, help="Shorter documents are dropped.")
-@click.option("--dedup", type=click.Choice(["exact", "none"]), default="exact", show_default=True)
+@click.option("--quality", multiple=True, type=click.Choice(QUALITIES), help="A family of quality filters; may repeat.")
+@click.option("--language", "languages", multiple=True, metavar="CODE", help="A language to keep; may repeat.")
+@click.option("--language-threshold", type=float, default=0.65, show_default=True)
+@click.option("--dedup", type=click.Choice(["exact", "near", "none"]), default="exact", show_default=True)
+@click.option("--near-threshold", type=float, default=0.8, show_default=True, help="Jaccard similarity.")
+@click.option("--dedup-lines", type=click.Choice(["none", "line", "paragraph"]), default="none", show_default=True)
+@click.option("--min-line-characters", type=int, default=30, show_default=True)
+@click.option("--heldout", multiple=True, help="Evaluation text that no document may share an n-gram with; may repeat.")
+@click.option("--heldout-ngram", type=int, default=13, show_default=True)
+@click.option("--lists-dropped", is_flag=True, help="Write dropped.jsonl: every dropped document with its rule.")
 @click.option("--part", type=click.Choice(["all", "train", "validation"]), default="all", show_default=True)
 @click.option("--validation-share", type=float, default=0.0, show_default=True)
 @click.option("--add-bos", is_flag=True, help="Begin every document with the tokenizer's own begin id.")
-@click.option("--rows-per-shard", type=int, default=8192, show_default=True)
+@click.option(
+    "--tokenizer-backend", type=click.Choice(["auto", "reference", "fast"]), default="auto", show_default=True
+)
+@click.option("--shard-megabytes", type=float, default=64.0, show_default=True, help="Text of a shard, and of a task.")
+@click.option("--workers", "num_workers", type=int, default=1, show_default=True, help="Processes, or Ray actors.")
+@click.option("--engine", type=click.Choice(["processes", "ray"]), default="processes", show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset, after the new one is complete.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted build.")
 @_EOD_ID
 @_EOD_TOKEN
-def build_command(inputs: tuple[str, ...], output: Path, tokenizer: Path, overwrite: bool, **options: Any) -> None:
-    """Builds a dataset folder from text files, JSON lines, folders and globs."""
+def build_command(
+    inputs: tuple[str, ...], output: Path, tokenizer: Path, source_weight: tuple[str, ...], **options: Any
+) -> None:
+    """Builds a dataset folder from text: files, folders, globs, or - for JSON lines from stdin."""
     names = {field.name for field in fields(DataConfig)}
-    config = DataConfig(**{name: value for name, value in options.items() if name in names})
+    weights = _read_weights(source_weight)
+    config = DataConfig(
+        **{name: options.pop(name) for name in list(options) if name in names}, source_weights=weights or None
+    )
     from ms_dataprep.pipeline import build
 
-    manifest = build(inputs, output, tokenizer=tokenizer, config=config, overwrite=overwrite)
+    manifest = build(inputs, output, tokenizer=tokenizer, config=config, **options)
     for reason, count in sorted(manifest.dropped.items()):
         click.echo(f"dropped {reason}: {count:,}")
     click.echo(
@@ -70,15 +102,33 @@ def build_command(inputs: tuple[str, ...], output: Path, tokenizer: Path, overwr
     )
 
 
+def _read_weights(pairs: tuple[str, ...]) -> dict[str, float]:
+    weights = {}
+    for pair in pairs:
+        pattern, equals, weight = pair.rpartition("=")
+        try:
+            weights[pattern] = float(weight)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise click.BadParameter(
+                f"{pair!r}: expected GLOB=WEIGHT, such as */news/*=0.5", param_hint="--source-weight"
+            )
+    return weights
+
+
 @main.command("train-tokenizer")
 @click.argument("inputs", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The tokenizer.json to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The tokenizer.json or .model to write."
+)
+@click.option("--kind", type=click.Choice(["byte_bpe", "bpe", "unigram"]), default="byte_bpe", show_default=True)
 @click.option("--vocab-size", type=int, default=8192, show_default=True)
 @click.option("--eod-token", default="<|endoftext|>", show_default=True)
 @click.option("--min-frequency", type=int, default=2, show_default=True)
 @click.option("--text-key", default="text", show_default=True)
 def train_tokenizer_command(inputs: tuple[str, ...], output: Path, **options: Any) -> None:
-    """Trains a byte-level BPE tokenizer."""
+    """Trains a tokenizer: byte-level BPE, or BPE or Unigram of SentencePiece."""
     config = TokenizerConfig(**options)
     from ms_dataprep.tokenizer_training import train_tokenizer
 

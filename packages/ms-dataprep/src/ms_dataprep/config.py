@@ -12,6 +12,19 @@ T = TypeVar("T")
 
 LAYOUTS = ("int32", "bytes")
 PACKINGS = ("best_fit", "concat", "one_per_row")
+QUALITIES = ("gopher_quality", "gopher_repetition", "c4", "fineweb")
+_CHOICES = {
+    "layout": LAYOUTS,
+    "packing": PACKINGS,
+    "on_error": ("skip", "fail"),
+    "cleaning": ("standard", "none"),
+    "unicode_form": ("nfc", "nfkc"),
+    "chinese_script": ("keep", "simplified", "traditional"),
+    "dedup": ("none", "exact", "near"),
+    "dedup_lines": ("none", "line", "paragraph"),
+    "part": ("all", "train", "validation"),
+    "tokenizer_backend": ("auto", "reference", "fast"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +37,50 @@ class DataConfig:
     """How a row is stored: `int32` (a stock MindDataset reads it) or `bytes` (faster to write and to read)."""
     packing: str = "best_fit"
     """`best_fit` cuts no document that fits a row, `concat` chops one stream, `one_per_row` pads and truncates."""
-    text_key: str = "text"
-    """The key of a JSON line that holds the document."""
+    text_key: str | tuple = "text"  # type: ignore[type-arg]  # get_type_hints must give a plain class
+    """The key, or column, that holds a document's text; of several, the texts are joined by a blank line."""
+    source_weights: dict | None = None  # type: ignore[type-arg]
+    """Glob of source paths -> how often its documents are written: 0.25 keeps a quarter, 2 writes each twice."""
     on_error: str = "skip"
     """What a bad line does: `skip` counts it and lists it in rejected.jsonl, `fail` stops the build at once."""
     cleaning: str = "standard"
     """`standard`: line ends, control and zero-width characters, NFC, trailing white space; `none`: text as it is."""
+    unicode_form: str = "nfc"
+    """`nfc`, or `nfkc`, which also replaces ligatures, full-width forms and the like."""
+    remove_html: bool = False
+    """Removes tags, comments, scripts and styles; entities become their characters."""
+    fix_mojibake: bool = False
+    """Repairs text that was decoded wrongly (needs the extra `ftfy`)."""
+    fold_full_width: bool = False
+    """Full-width Latin letters and digits become ordinary ones."""
+    chinese_script: str = "keep"
+    """`keep`, or one script for all: `simplified`, `traditional` (needs the extra `chinese`)."""
+    mask_personal_data: bool = False
+    """E-mail addresses, phone and Chinese ID numbers and IP addresses become tags."""
+    own_steps: tuple = ()  # type: ignore[type-arg]
+    """Cleaning steps of one's own by dotted name: functions from text to text that run last; empty text is dropped."""
     min_characters: int = 1
     """Documents with fewer characters after cleaning are dropped; 1 drops only empty ones."""
+    quality: str | tuple = ()  # type: ignore[type-arg]
+    """Families of quality filters: any of `gopher_quality`, `gopher_repetition`, `c4`, `fineweb`."""
+    languages: tuple = ()  # type: ignore[type-arg]
+    """Languages to keep, as ISO 639-1 codes; empty keeps all (others need the extra `language`)."""
+    language_threshold: float = 0.65
+    """Probability of a kept language, 0 to 1, below which a document is dropped."""
     dedup: str = "exact"
-    """`exact` drops documents whose cleaned text was seen before, `none` keeps them."""
+    """`exact` drops documents whose cleaned text was seen before, `near` also similar ones, `none` keeps all."""
+    near_threshold: float = 0.8
+    """Jaccard similarity of shingles, 0 to 1, from which documents count as near-duplicates."""
+    dedup_lines: str = "none"
+    """`line` or `paragraph` removes those that an earlier document (or place) holds; `none` keeps them."""
+    min_line_characters: int = 30
+    """Shorter lines and paragraphs are never removed as repeated."""
+    heldout: tuple = ()  # type: ignore[type-arg]
+    """Evaluation texts (files, folders, globs): documents that share an n-gram with them are dropped."""
+    heldout_ngram: int = 13
+    """Words, or Chinese characters, of such an n-gram."""
+    lists_dropped: bool = False
+    """Writes dropped.jsonl: each dropped document with its rule, value and threshold."""
     part: str = "all"
     """`all` documents, or only those of `train` or of `validation`, told apart by a hash of their text."""
     validation_share: float = 0.0
@@ -44,26 +91,43 @@ class DataConfig:
     """Its id, as an alternative to `eod_token`."""
     add_bos: bool = False
     """Whether every document begins with the tokenizer's beginning-of-document id."""
-    rows_per_shard: int = 8192
-    """Rows of a shard file; also how much is packed, and held in memory, at a time."""
+    tokenizer_backend: str = "auto"
+    """`reference`, `fast` (extra `fast`), or `auto`: the fast one where it is installed and passes its check."""
+    shard_megabytes: float = 64.0
+    """Text of a shard in MB (10^6 bytes); also what one task reads, packs and holds in memory at a time."""
 
     def __post_init__(self) -> None:
         """Checks every field; raises ConfigError."""
+        for name in ("text_key", "quality"):
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, (value,))
         _check_at_least("seq_length", self.seq_length, 1)
-        _check_choice("layout", self.layout, LAYOUTS)
-        _check_choice("packing", self.packing, PACKINGS)
-        _check_choice("on_error", self.on_error, ("skip", "fail"))
-        _check_choice("cleaning", self.cleaning, ("standard", "none"))
         _check_at_least("min_characters", self.min_characters, 0)
-        _check_choice("dedup", self.dedup, ("exact", "none"))
-        _check_choice("part", self.part, ("all", "train", "validation"))
-        if not 0.0 <= self.validation_share <= 1.0:
-            raise ConfigError(f"validation_share: expected 0 to 1, found {self.validation_share}")
+        _check_at_least("min_line_characters", self.min_line_characters, 1)
+        _check_at_least("heldout_ngram", self.heldout_ngram, 2)
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+        for name in ("text_key", "own_steps", "quality", "languages", "heldout"):
+            if not all(isinstance(item, str) and item for item in getattr(self, name)):
+                raise ConfigError(f"{name}: expected strings, found {list(getattr(self, name))!r}")
+        if not self.text_key:
+            raise ConfigError("text_key: expected at least one key")
+        for family in self.quality:
+            _check_choice("quality", family, QUALITIES)
+        for name in ("validation_share", "language_threshold"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name}: expected 0 to 1, found {getattr(self, name)}")
+        if not 0.0 < self.near_threshold < 1.0:
+            raise ConfigError(f"near_threshold: expected more than 0 and less than 1, found {self.near_threshold}")
         if self.part == "validation" and self.validation_share == 0.0:
             raise ConfigError("validation_share: part `validation` is empty with a share of 0.0; give e.g. 0.05")
         if self.eod_token is not None and self.eod_id is not None:
             raise ConfigError("eod_id: give eod_token or eod_id, not both")
-        _check_at_least("rows_per_shard", self.rows_per_shard, 1)
+        if not 0 < self.shard_megabytes <= 1000:
+            raise ConfigError(f"shard_megabytes: expected more than 0 and at most 1000, found {self.shard_megabytes}")
+        for pattern, weight in (self.source_weights or {}).items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 100:
+                raise ConfigError(f"source_weights: {pattern!r}: expected a number from 0 to 100, found {weight!r}")
 
     @property
     def row_length(self) -> int:
@@ -73,19 +137,22 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """How a byte-level BPE tokenizer is trained: the section `tokenizer` of a run's YAML."""
+    """How a tokenizer is trained."""
 
+    kind: str = "byte_bpe"
+    """`byte_bpe`: byte-level BPE as tokenizer.json; `bpe`, `unigram`: SentencePiece .model (extra `sentencepiece`)."""
     vocab_size: int = 8192
-    """Ids of the finished tokenizer: 256 bytes, the end-of-document token, and merges."""
+    """Ids of the finished tokenizer: 256 bytes, special tokens, and what is learned."""
     eod_token: str = "<|endoftext|>"
-    """The one special token, with id 0; it ends documents."""
+    """Of byte_bpe, the one special token, with id 0; it ends documents. SentencePiece has `</s>`."""
     min_frequency: int = 2
-    """How often a pair must occur to be merged."""
+    """Of byte_bpe, how often a pair must occur to be merged."""
     text_key: str = "text"
     """The key of a JSON line that holds the document."""
 
     def __post_init__(self) -> None:
         """Checks every field; raises ConfigError."""
+        _check_choice("kind", self.kind, ("byte_bpe", "bpe", "unigram"))
         _check_at_least("vocab_size", self.vocab_size, 257)
         _check_at_least("min_frequency", self.min_frequency, 1)
         if not self.eod_token.strip():

@@ -19,3 +19,7 @@ class TokenizerError(DataprepError):
 
 class DatasetError(DataprepError):
     """A dataset folder is unfinished, damaged, or does not fit what is asked of it."""
+
+
+class UnfinishedError(DataprepError):
+    """A build was interrupted; what it has done is kept, and `resume` goes on from there."""

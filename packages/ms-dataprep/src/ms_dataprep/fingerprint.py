@@ -37,6 +37,11 @@ def compute_fingerprint(content: dict[str, Any], encode: Callable[[str], list[in
         "pre_tokenizer": content.get("pre_tokenizer"),
         "probes": [[text, encode(text)] for text in probe_strings()],
     }
+    return hash_facts(facts)
+
+
+def hash_facts(facts: dict[str, Any]) -> str:
+    """`sha256:...` of the contract's facts about a tokenizer, as canonical JSON."""
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
 

@@ -9,6 +9,7 @@ import json
 import mmap
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +30,59 @@ _ROWS_PER_CALL = 1024
 _SIZES = (1 << ((np.arange(256)[:, None] >> np.array([6, 4, 2, 0])) & 3)).astype(np.uint8)
 
 
-def write_rows(path: Path, rows: NDArray[np.int32], layout: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FileSizes:
+    """Sizes of a MindRecord file's header and pages, in bytes; a stock MindDataset wants them equal in all shards."""
+
+    header: int
+    page: int
+
+
+def choose_sizes(*, likely_rows: int, most_rows: int, row_length: int, layout: str) -> FileSizes:
+    """About 16 pages a file, pages that hold any row, a header that can list all pages.
+
+    Args:
+        likely_rows: rows that the largest shard probably has; decides the size of a page.
+        most_rows: rows that no shard exceeds.
+        row_length: ids of a row.
+        layout: `int32` or `bytes`.
+
+    Raises:
+        DatasetError: a row is too long for a MindRecord page.
+    """
+    longest = 8 + 4 * row_length if layout == "bytes" else 12 + (row_length + 3) // 4 + 4 * row_length
+    wanted = min(max(_SMALLEST_PAGE, likely_rows * longest // 16), max(_LARGEST_PAGE, longest))
+    rows_per_page = -(-wanted // longest)
+    page = -(-rows_per_page * longest // 4) * 4
+    if page > _LARGEST_ALLOWED_PAGE:
+        raise DatasetError(f"a row of {row_length} ids does not fit a MindRecord page of {_LARGEST_ALLOWED_PAGE} bytes")
+    num_pages = most_rows // rows_per_page + most_rows * 16 // page + 2
+    header = _SMALLEST_HEADER
+    while header < 4096 + 320 * num_pages:
+        header *= 2
+    return FileSizes(header=header, page=page)
+
+
+def write_rows(path: Path, rows: NDArray[np.int32], layout: str, sizes: FileSizes) -> None:
     """Writes one MindRecord file and checks that it holds every row.
 
     MindSpore drops rows that it dislikes with a log line only, so the rows written are counted.
 
     Args:
-        path: a file that does not exist; its name stays in the file, which must not be renamed later.
+        path: a file that does not exist; its name stays in the file, so only its folder may change later.
         rows: int32 [rows, row_length].
         layout: `int32` or `bytes`.
+        sizes: of `choose_sizes`.
 
     Raises:
-        DatasetError: a row is too long for a MindRecord page, or rows went missing.
+        DatasetError: rows went missing.
     """
     from mindspore.mindrecord import FileWriter
 
-    row_length = rows.shape[1]
-    header_size, page_size = choose_sizes(rows, layout)
-    field: dict[str, Any] = {"type": "int32", "shape": [row_length]} if layout == "int32" else {"type": "bytes"}
+    field: dict[str, Any] = {"type": "int32", "shape": [rows.shape[1]]} if layout == "int32" else {"type": "bytes"}
     writer = FileWriter(str(path), 1)
-    writer.set_header_size(header_size)
-    writer.set_page_size(page_size)
+    writer.set_header_size(sizes.header)
+    writer.set_page_size(sizes.page)
     writer.add_schema({COLUMN: field}, "ms-dataprep dataset")
     for start in range(0, len(rows), _ROWS_PER_CALL):
         part = rows[start : start + _ROWS_PER_CALL]
@@ -60,26 +93,6 @@ def write_rows(path: Path, rows: NDArray[np.int32], layout: str) -> None:
     writer.commit()
     if (written := count_rows(path)) != len(rows):
         raise DatasetError(f"{path}: {len(rows)} rows were given and {written} written")
-
-
-def choose_sizes(rows: NDArray[np.int32], layout: str) -> tuple[int, int]:
-    """(header, page) sizes in bytes: about 16 pages a file, pages a whole number of rows, a header that lists them."""
-    num_rows, row_length = rows.shape
-    row_bytes = np.full(num_rows, 8 + 4 * row_length)
-    if layout == "int32":
-        sizes = 1 + (rows != rows.astype(np.int8)) + 2 * (rows != rows.astype(np.int16))
-        row_bytes = 12 + (row_length + 3) // 4 + sizes.sum(axis=1)
-    longest, total = int(row_bytes.max()), int(row_bytes.sum())
-    wanted = min(max(_SMALLEST_PAGE, total // 16), max(_LARGEST_PAGE, longest))
-    rows_per_page = -(-wanted // longest)
-    page = -(-rows_per_page * longest // 4) * 4
-    if page > _LARGEST_ALLOWED_PAGE:
-        raise DatasetError(f"a row of {row_length} ids does not fit a MindRecord page of {_LARGEST_ALLOWED_PAGE} bytes")
-    num_pages = num_rows // rows_per_page + num_rows * 16 // page + 2
-    header = _SMALLEST_HEADER
-    while header < 4096 + 320 * num_pages:
-        header *= 2
-    return header, page
 
 
 def count_rows(path: Path) -> int:

@@ -76,6 +76,12 @@ def plan_best_fit(lengths: Sequence[int], row_length: int) -> Rows:
     return rows
 
 
+def plan_stream(num_ids: int, row_length: int) -> Rows:
+    """Rows of one stream of ids: each begins with the last id of the one before it; the last may not be full."""
+    stride = row_length - 1
+    return [[(start, min(start + row_length, num_ids))] for start in range(0, max(1, num_ids - 1), stride)]
+
+
 def fill_rows(ids: NDArray[np.int32], plan: Rows, row_length: int, filler: int) -> NDArray[np.int32]:
     """The rows [len(plan), row_length] (int32) of a plan over joined documents, padded with `filler`."""
     rows = np.full((len(plan), row_length), filler, dtype=np.int32)
@@ -88,23 +94,17 @@ def fill_rows(ids: NDArray[np.int32], plan: Rows, row_length: int, filler: int) 
 
 
 class Packer:
-    """Turns a run of documents into rows, a window at a time, and counts what it does.
+    """Turns documents into rows, and counts what it does. Holds the ids of all its documents."""
 
-    Memory: one window (`window_rows` rows' worth of ids) and its rows, whatever the size of the corpus.
-    """
-
-    def __init__(self, method: str, row_length: int, *, filler: int, window_rows: int) -> None:
+    def __init__(self, method: str, row_length: int, *, filler: int) -> None:
         self.counts = PackingCounts(row_length=row_length)
         self._method = method
         self._row_length = row_length
         self._filler = filler
-        self._window_tokens = window_rows * row_length
-        self._waiting: list[NDArray[np.int32]] = []
-        self._waiting_tokens = 0
-        self._stream_begins = True
+        self._documents: list[NDArray[np.int32]] = []
 
-    def add(self, document: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """Takes one document's ids (int32, two or more, EOD last); returns rows whenever a window is full."""
+    def add(self, document: NDArray[np.int32]) -> None:
+        """Takes one document's ids (int32, two or more, EOD last)."""
         counts = self.counts
         counts.documents += 1
         counts.tokens += len(document)
@@ -118,44 +118,26 @@ class Packer:
             counts.repeated_tokens += (len(document) - 2) // (self._row_length - 1)
         if self._method == "concat":
             self._count_concat_cut(len(document))
-        self._waiting.append(document)
-        self._waiting_tokens += self._row_length if self._method == "one_per_row" else len(document)
-        return self._pack(is_last=False) if self._waiting_tokens >= self._window_tokens else None
+        self._documents.append(document)
 
     def finish(self) -> NDArray[np.int32]:
-        """The rows of what is left; none when nothing is."""
-        return self._pack(is_last=True)
-
-    def _pack(self, *, is_last: bool) -> NDArray[np.int32]:
-        documents, self._waiting, self._waiting_tokens = self._waiting, [], 0
-        if not documents:
+        """The rows of all documents, int32 [rows, row_length]; none when there is no document."""
+        if not self._documents:
             return np.empty((0, self._row_length), dtype=np.int32)
-        ids = np.concatenate(documents)
+        lengths = [len(document) for document in self._documents]
+        ids = np.concatenate(self._documents)
         if self._method == "concat":
-            plan = self._plan_stream(ids, is_last=is_last)
+            plan = plan_stream(len(ids), self._row_length)
+            self.counts.repeated_tokens += len(plan) - 1
         elif self._method == "one_per_row":
-            ends = np.cumsum([len(document) for document in documents]).tolist()
+            ends = np.cumsum(lengths).tolist()
             plan = [[(start, end)] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
         else:
-            plan = plan_best_fit([len(document) for document in documents], self._row_length)
+            plan = plan_best_fit(lengths, self._row_length)
         rows = fill_rows(ids, plan, self._row_length, self._filler)
         self.counts.rows += len(rows)
         self.counts.padding_tokens += rows.size - sum(end - start for pieces in plan for start, end in pieces)
         return rows
-
-    def _plan_stream(self, ids: NDArray[np.int32], *, is_last: bool) -> Rows:
-        """Rows of the stream that are full, and the rest too when it is the last; keeps what later rows need."""
-        stride = self._row_length - 1
-        full = max(0, (len(ids) - 1) // stride)
-        plan: Rows = [[(row * stride, row * stride + self._row_length)] for row in range(full)]
-        rest = full * stride  # the next row's first id
-        if not is_last:
-            self._waiting, self._waiting_tokens = [ids[rest:]], len(ids) - rest
-        elif len(ids) - rest > 1:
-            plan.append([(rest, len(ids))])
-        self.counts.repeated_tokens += len(plan) - self._stream_begins if plan else 0
-        self._stream_begins = self._stream_begins and not plan
-        return plan
 
     def _count_concat_cut(self, length: int) -> None:
         stride = self._row_length - 1

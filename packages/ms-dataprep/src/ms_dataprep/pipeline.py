@@ -1,37 +1,50 @@
-"""The build: from input files to a finished dataset folder, in one pass and a bounded amount of memory."""
+"""The build: from input files to a finished dataset folder, in three stages of tasks and a bounded amount of memory.
+
+Reading cleans and judges each document and spools what stays; deduplication compares hashes of all; writing tokenizes,
+packs and writes a shard a task. Tasks depend on the input and the options alone, so any number of workers writes the
+same bytes, and an interrupted build goes on with the tasks that are not done.
+"""
 
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import numpy as np
 
 from ms_dataprep.__about__ import __version__
 from ms_dataprep.batches import SpecialIds
-from ms_dataprep.cleaning import NONE, STANDARD, Cleaner
 from ms_dataprep.config import DataConfig
+from ms_dataprep.deduplication import Duplicates, find_duplicates
+from ms_dataprep.engines import Engine, InlineEngine, ProcessEngine, RayEngine
 from ms_dataprep.errors import ConfigError, SourceError
+from ms_dataprep.heldout import HeldoutNgrams, read_heldout
+from ms_dataprep.listing import list_dropped, list_rejected
 from ms_dataprep.manifest import Manifest, write_manifest
-from ms_dataprep.mindrecord import COLUMN
-from ms_dataprep.packing import Packer
+from ms_dataprep.mindrecord import COLUMN, FileSizes, choose_sizes
+from ms_dataprep.packing import PackingCounts
 from ms_dataprep.progress import Progress
 from ms_dataprep.publishing import publish_folder, refuse_used_folder
-from ms_dataprep.readers import Rejected, read_documents
-from ms_dataprep.report import Statistics, write_report
-from ms_dataprep.selection import Selection
-from ms_dataprep.shards import ShardWriter, sync
-from ms_dataprep.sources import Source, SourceFile, find_sources
+from ms_dataprep.reading import DocumentReader, ReadCounts
+from ms_dataprep.report import write_report
+from ms_dataprep.shards import sync
+from ms_dataprep.sources import Source, find_sources, hash_source
+from ms_dataprep.spool import Spool
+from ms_dataprep.stages import BuildState
+from ms_dataprep.tasks import Task, plan_tasks
 from ms_dataprep.tokenizer import Tokenizer, load_tokenizer
+from ms_dataprep.writing import ShardCounts, ShardMaker, ShardPlan, most_rows, plan_shards, read_shard
 
 logger = logging.getLogger(__name__)
 
-REJECTED_FILE = "rejected.jsonl"
-_BATCH_CHARACTERS = 1 << 21
-_BATCH_DOCUMENTS = 4096
+STDIN = "-"
+ENGINES = ("processes", "ray")
+Advance = Callable[[int, int], None]
 
 
 def build(
@@ -41,141 +54,135 @@ def build(
     tokenizer: str | Path,
     config: DataConfig,
     overwrite: bool = False,
+    resume: bool = False,
+    num_workers: int = 1,
+    engine: str = "processes",
     progress: bool = True,
 ) -> Manifest:
     """Builds a dataset folder (contract `dataset`) from text.
 
     Args:
-        inputs: `.txt` and `.jsonl` files, plain or `.gz`, folders of them (recursive), globs.
+        inputs: files (see `sources.READABLE`), folders of them (recursive), globs, or `-`: JSON lines from stdin.
         output: the folder to make; it appears, or is replaced, only when it is complete.
-        tokenizer: a tokenizer.json; it is copied into the dataset.
+        tokenizer: a tokenizer.json or a SentencePiece .model; it is copied into the dataset.
         config: everything else.
         overwrite: whether a dataset at `output` may be replaced.
+        resume: go on with an interrupted build of the same inputs and options, if there is one.
+        num_workers: processes, or Ray actors; the shards are the same for any number.
+        engine: `processes` of this machine, or `ray`.
         progress: whether to show documents, MB/s and the time left.
 
     Returns:
         The manifest that was written.
 
     Raises:
+        UnfinishedError: the build was interrupted; what is done stays for `resume`.
         DataprepError: an input, the tokenizer or an option cannot be used; nothing is left behind then.
     """
+    import mindspore  # here, so that an installation that cannot write fails before the work
+
     output = Path(output).absolute()
+    chosen = _choose_engine(engine, num_workers)
     refuse_used_folder(output, overwrite=overwrite)
-    sources = find_sources(inputs)
-    loaded = load_tokenizer(tokenizer, eod_token=config.eod_token, eod_id=config.eod_id)
+    paths = [item for item in inputs if str(item) != STDIN]
+    sources = find_sources(paths) if paths or len(paths) == len(inputs) else []
+    loaded = load_tokenizer(
+        tokenizer, eod_token=config.eod_token, eod_id=config.eod_id, backend=config.tokenizer_backend
+    )
     if config.add_bos and loaded.bos_id is None:
         raise ConfigError(f"add_bos: {loaded.path} has no beginning-of-document token")
-    with publish_folder(output, overwrite=overwrite) as folder:
-        return _Build(folder, sources, loaded, config).run(inputs, progress=progress)
+    heldout = read_heldout(config.heldout, config.text_key, config.heldout_ngram) if config.heldout else None
+    with publish_folder(output, overwrite=overwrite, resume=resume) as folder:
+        options = {
+            "version": __version__, "inputs": [str(item) for item in inputs], "config": asdict(config),
+            "sources": [[source.path, source.bytes] for source in sources], "tokenizer": loaded.fingerprint,
+        }  # fmt: skip
+        state = BuildState(folder, options, is_resumed=resume)
+        if len(paths) < len(inputs):
+            sources.append(_spool_stdin(state.folder / "stdin.jsonl"))
+        work = _Build(folder, state, sources, loaded, config, chosen, is_shown=progress)
+        work.read(heldout)
+        work.find_duplicates()
+        work.write()
+        return work.publish([str(item) for item in inputs], mindspore.__version__)
 
 
 class _Build:
-    """The state of one build: counts, the documents waiting to be tokenized, and the rows on their way to shards."""
+    """One build: its tasks, and what they found."""
 
-    def __init__(self, folder: Path, sources: list[Source], tokenizer: Tokenizer, config: DataConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        state: BuildState,
+        sources: Sequence[Source],
+        tokenizer: Tokenizer,
+        config: DataConfig,
+        engine: Engine,
+        *,
+        is_shown: bool,
+    ) -> None:
         self._folder = folder
+        self._state = state
         self._sources = sources
         self._tokenizer = tokenizer
         self._config = config
+        self._engine = engine
+        self._is_shown = is_shown
+        self._shard_bytes = max(1, round(config.shard_megabytes * 1e6))
+        self._tasks = plan_tasks(sources, self._shard_bytes)
         self._special = SpecialIds(
             eod=tokenizer.eod_id, pad=tokenizer.pad_id, bos=tokenizer.bos_id if config.add_bos else None
         )
-        self._structural = [number for number in asdict(self._special).values() if number is not None]
-        self._cleaner = Cleaner(STANDARD if config.cleaning == "standard" else NONE)
-        self._selection = Selection(dedup=config.dedup, part=config.part, validation_share=config.validation_share)
-        self._packer = Packer(
-            config.packing,
-            config.row_length,
-            filler=tokenizer.eod_id if tokenizer.pad_id is None else tokenizer.pad_id,
-            window_rows=config.rows_per_shard,
-        )
-        self._writer = ShardWriter(folder, layout=config.layout, rows_per_shard=config.rows_per_shard)
-        self._statistics = Statistics()
-        self._waiting: list[tuple[int, str]] = []  # (source number, cleaned text)
-        self._waiting_characters = 0
-        self._hashes: list[str] = []
+        self._spools: list[Spool] = []
+        self._read: list[ReadCounts] = []
+        self._written: list[ShardCounts] = []
+        self._duplicates = Duplicates(fates=np.empty(0, np.uint8))
 
-    def run(self, inputs: Sequence[str | Path], *, progress: bool) -> Manifest:
-        import mindspore  # here, so that an installation that cannot write fails before the work
-
+    def read(self, heldout: HeldoutNgrams | None) -> None:
+        """Reads every task into its spool."""
+        arguments = (self._config, tuple(self._sources), heldout, self._state.folder)
         total = sum(source.bytes for source in self._sources)
-        with (
-            (self._folder / REJECTED_FILE).open("w", encoding="utf-8", errors="backslashreplace") as rejected,
-            Progress("build", total, shown=progress) as bar,
-        ):
-            for number, source in enumerate(self._sources):
-                self._statistics.begin_source(source.path)
-                self._read(number, source, rejected, bar)
-            self._encode()
-        if not self._statistics.dropped["bad_line"]:
-            (self._folder / REJECTED_FILE).unlink()
-        self._writer.add(self._packer.finish())
-        shards = self._writer.finish()
-        if not shards:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in self._statistics.dropped.items()) or "no text"
-            first = f"; first: {self._statistics.first_rejected}" if self._statistics.first_rejected else ""
-            raise SourceError(f"no document is left of {len(self._sources)} files ({reasons}){first}")
-        return self._publish(inputs, mindspore.__version__)
+        sizes = {task.number: sum(map(self._part_bytes, task.parts)) for task in self._tasks}
+        self._run("read", make_reading, arguments, self._tasks, total, sizes)
+        self._read = [self._state.result("read", task.number, ReadCounts) for task in self._tasks]
+        self._spools = [Spool(self._state.spool(task.number)) for task in self._tasks]
 
-    def _read(self, number: int, source: Source, rejected: TextIO, bar: Progress) -> None:
-        config, statistics = self._config, self._statistics
-        with SourceFile(source) as file:
-            for item in read_documents(source, file, config.text_key):
-                if isinstance(item, Rejected):
-                    statistics.drop(item.kind)
-                    if item.kind == "bad_line":
-                        self._reject(source, item, rejected)
-                else:
-                    statistics.read(number)
-                    text = self._cleaner.clean(item.text)
-                    if reason := self._find_drop_reason(text):
-                        statistics.drop(reason)
-                    else:
-                        self._waiting.append((number, text))
-                        self._waiting_characters += len(text)
-                        if self._waiting_characters >= _BATCH_CHARACTERS or len(self._waiting) >= _BATCH_DOCUMENTS:
-                            self._encode()
-                bar.advance_to(source.path, file.bytes_read, statistics.documents_read)
-            self._hashes.append(file.sha256())
+    def find_duplicates(self) -> None:
+        """Decides every document's fate and puts it beside its spool."""
+        config = self._config
+        self._duplicates = find_duplicates(
+            self._spools, dedup=config.dedup, near_threshold=config.near_threshold,
+            has_units=config.dedup_lines != "none",
+        )  # fmt: skip
+        ends = np.cumsum([len(spool) for spool in self._spools])[:-1]
+        for task, fates in zip(self._tasks, np.split(self._duplicates.fates, ends), strict=True):
+            np.save(self._state.spool(task.number) / "fates.npy", fates)
+        for task, repeated in zip(self._tasks, self._duplicates.repeated_units, strict=False):
+            np.save(self._state.spool(task.number) / "repeated.npy", repeated)
 
-    def _reject(self, source: Source, item: Rejected, rejected: TextIO) -> None:
-        place = f"{source.path}:{item.line}: {item.reason}"
-        if self._config.on_error == "fail":
-            raise SourceError(place)
-        self._statistics.first_rejected = self._statistics.first_rejected or place
-        line = {"file": source.path, "line": item.line, "reason": item.reason}
-        rejected.write(json.dumps(line, ensure_ascii=False) + "\n")
+    def write(self) -> None:
+        """Writes every shard."""
+        folders = [self._state.spool(task.number) for task in self._tasks]
+        plans = plan_shards(folders, self._spools, self._shard_bytes)
+        config, tokenizer = self._config, self._tokenizer
+        arguments = (config, self._folder, tokenizer.path, self._special, self._choose_sizes(plans), tokenizer.eod_id)
+        sizes = {plan.number: plan.num_bytes for plan in plans}
+        self._run("write", make_writing, arguments, plans, sum(sizes.values()), sizes)
+        self._written = [self._state.result("write", plan.number, ShardCounts) for plan in plans]
+        if not any(counts.shard for counts in self._written):
+            raise SourceError(self._explain_nothing())
 
-    def _find_drop_reason(self, text: str) -> str | None:
-        if not text.strip():
-            return "empty"
-        if len(text) < self._config.min_characters:
-            return "too_short"
-        return self._selection.drop_reason(text)
-
-    def _encode(self) -> None:
-        waiting, self._waiting, self._waiting_characters = self._waiting, [], 0
-        if not waiting:
-            return
-        head = [] if self._special.bos is None else [self._special.bos]
-        for (number, text), ids in zip(
-            waiting, self._tokenizer.encode_batch([text for _, text in waiting]), strict=True
-        ):
-            if not len(ids):
-                self._statistics.drop("no_token")
-            elif np.isin(ids, self._structural).any():
-                self._statistics.drop("special_id_in_text")
-            else:
-                document = np.concatenate((head, ids, [self._special.eod]), dtype=np.int32, casting="unsafe")
-                self._statistics.keep(number, len(document), len(text))
-                rows = self._packer.add(document)
-                if rows is not None:
-                    self._writer.add(rows)
-
-    def _publish(self, inputs: Sequence[str | Path], mindspore_version: str) -> Manifest:
-        counts, config, tokenizer = self._packer.counts, self._config, self._tokenizer
-        shutil.copyfile(tokenizer.path, self._folder / "tokenizer.json")
-        sync(self._folder / "tokenizer.json")
+    def publish(self, inputs: Sequence[str], mindspore_version: str) -> Manifest:
+        """Writes what stands beside the shards, the manifest last."""
+        config, tokenizer = self._config, self._tokenizer
+        file = "tokenizer.model" if tokenizer.kind == "sentencepiece" else "tokenizer.json"
+        shutil.copyfile(tokenizer.path, self._folder / file)
+        sync(self._folder / file)
+        counts = PackingCounts(row_length=config.row_length)
+        for written in self._written:
+            for name, value in written.packing.items():
+                setattr(counts, name, getattr(counts, name) + value)
+        documents = _add(read.documents for read in self._read)
         manifest = Manifest(
             created_by=f"ms-dataprep {__version__}",
             mindspore_version=mindspore_version,
@@ -188,7 +195,7 @@ class _Build:
             documents=counts.documents,
             vocab_size=tokenizer.vocab_size,
             special_ids=self._special,
-            tokenizer={"file": "tokenizer.json", "kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
+            tokenizer={"file": file, "kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             packing={
                 "method": config.packing,
                 "padding_tokens": counts.padding_tokens,
@@ -197,20 +204,129 @@ class _Build:
                 "documents_cut": counts.documents_cut,
                 "padding_share": counts.padding_share,
             },
-            options={"inputs": [str(item) for item in inputs], **asdict(config)},
+            options=json.loads(json.dumps({"inputs": list(inputs), **asdict(config)})),  # tuples become lists
             sources=[
-                {"path": source.path, "bytes": source.bytes, "sha256": digest, "documents": documents}
-                for source, digest, documents in zip(
-                    self._sources, self._hashes, self._statistics.documents_by_source, strict=True
-                )
+                {
+                    "path": STDIN if Path(source.path).parent == self._state.folder else source.path,
+                    "bytes": source.bytes,
+                    "sha256": hash_source(source),
+                    "documents": documents.get(str(number), 0),
+                }
+                for number, source in enumerate(self._sources)
             ],
-            dropped=dict(self._statistics.dropped),
-            shards=self._writer.shards,
+            dropped=self._count_dropped(),
+            shards=[shard for written in self._written if (shard := read_shard(written))],
         )
-        write_report(self._folder, manifest, self._statistics, self._cleaner.changed)
+        folders = [self._state.spool(task.number) for task in self._tasks]
+        paths = [source["path"] for source in manifest.sources]
+        list_rejected(self._folder, folders, self._read, paths)
+        if config.lists_dropped:
+            list_dropped(self._folder, folders, self._read, paths, self._spools, self._duplicates)
+        write_report(self._folder, manifest, self._read, self._written, self._duplicates)
+        self._state.remove()
         write_manifest(self._folder, manifest)
         logger.info(
             "%d documents, %d tokens, %d rows in %d shards, %.2f%% padding",
             manifest.documents, manifest.tokens, manifest.rows, len(manifest.shards), 100 * counts.padding_share,
         )  # fmt: skip
         return manifest
+
+    def _run(
+        self, stage: str, make_work: Any, arguments: tuple[Any, ...], tasks: Sequence[Any], total: int,
+        sizes: dict[int, int],
+    ) -> None:  # fmt: skip
+        todo = [task for task in tasks if not self._state.has(stage, task.number)]
+        with Progress(stage, total, shown=self._is_shown) as bar:
+            if len(todo) < len(tasks):
+                logger.info("%s: %d of %d tasks were done before", stage, len(tasks) - len(todo), len(tasks))
+                bar.advance(total - sum(sizes[task.number] for task in todo), 0)
+            for task, result in self._engine.run(make_work, arguments, todo, bar.advance):
+                self._state.keep(stage, task.number, result)
+
+    def _part_bytes(self, part: Any) -> int:
+        size: int = self._sources[part.source].bytes if part.num_bytes is None else part.num_bytes
+        return size
+
+    def _choose_sizes(self, plans: Sequence[ShardPlan]) -> FileSizes:
+        config = self._config
+        most = [most_rows(plan.num_bytes, plan.end - plan.begin, config) for plan in plans]
+        likely = [plan.num_bytes // (4 * config.seq_length) + 1 for plan in plans]
+        return choose_sizes(
+            likely_rows=max(likely, default=1), most_rows=max(most, default=1), row_length=config.row_length,
+            layout=config.layout,
+        )  # fmt: skip
+
+    def _count_dropped(self) -> dict[str, int]:
+        fates = np.bincount(self._duplicates.fates, minlength=3)
+        seen = {"duplicate": int(fates[1]), "near_duplicate": int(fates[2])}
+        found = _add([*(read.dropped for read in self._read), *(w.dropped for w in self._written), seen])
+        return {reason: count for reason, count in found.items() if count}
+
+    def _explain_nothing(self) -> str:
+        dropped = self._count_dropped()
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no text"
+        first = next(iter(self._first_rejected()), "")
+        hint = ""
+        if set(dropped) == {"other_part"}:
+            hint = (
+                f"; the part {self._config.part} is a share of the documents: give more of them (a .txt file is one), "
+                "or another validation_share"
+            )
+        return f"no document is left of {len(self._sources)} files ({reasons}){hint}{first}"
+
+    def _first_rejected(self) -> Iterable[str]:
+        folders = [self._state.spool(task.number) for task in self._tasks]
+        for entry in list_rejected(None, folders, self._read, [source.path for source in self._sources]):
+            yield f"; first: {entry['file']}:{entry['line']}: {entry['reason']}"
+
+
+def make_reading(
+    config: DataConfig, sources: Sequence[Source], heldout: HeldoutNgrams | None, folder: Path
+) -> Callable[[Task, Advance], ReadCounts]:
+    """The work of the first stage: reads a task into `folder`/spool-NNNNN."""
+    reader = DocumentReader(config, sources, heldout)
+
+    def work(task: Task, advance: Advance) -> ReadCounts:
+        spool = folder / f"spool-{task.number:05d}"
+        partial = spool.with_suffix(".partial")
+        for left_behind in (spool, partial):
+            shutil.rmtree(left_behind, ignore_errors=True)
+        counts = reader.read(task, partial, advance)
+        partial.rename(spool)
+        return counts
+
+    return work
+
+
+def make_writing(
+    config: DataConfig, folder: Path, tokenizer: Path, special: SpecialIds, sizes: FileSizes, eod_id: int
+) -> Callable[[ShardPlan, Advance], ShardCounts]:
+    """The work of the third stage: writes a shard into `folder`."""
+    maker = ShardMaker(config, folder, tokenizer=tokenizer, special=special, sizes=sizes, eod_id=eod_id)
+    return maker.make
+
+
+def _choose_engine(name: str, num_workers: int) -> Engine:
+    if name not in ENGINES:
+        raise ConfigError(f"engine: expected one of {', '.join(ENGINES)}, found {name!r}")
+    if num_workers < 1:
+        raise ConfigError(f"num_workers: expected 1 or more, found {num_workers}")
+    if name == "ray":
+        return RayEngine(num_workers)
+    return InlineEngine() if num_workers == 1 else ProcessEngine(num_workers)
+
+
+def _spool_stdin(path: Path) -> Source:
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+        partial.replace(path)
+    return Source(path=str(path), kind=".jsonl", packing="", bytes=path.stat().st_size)
+
+
+def _add(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in counts:
+        total.update(part)
+    return dict(total)

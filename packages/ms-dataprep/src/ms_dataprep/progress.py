@@ -12,13 +12,12 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress:
-    """Counts bytes over several files against a total, and documents beside them."""
+    """Counts bytes against a total, and documents beside them."""
 
     def __init__(self, name: str, total_bytes: int, *, shown: bool = True) -> None:
         self._name = name
         self._total = max(1, total_bytes)
         self._shown = shown
-        self._bytes_by_file: dict[str, int] = {}
         self._done = 0
         self._documents = 0
         self._began = self._last_line = time.monotonic()
@@ -28,16 +27,13 @@ class Progress:
 
             self._bar = tqdm(total=self._total, desc=name, unit="B", unit_scale=True)
 
-    def advance_to(self, file: str, bytes_read: int, documents: int) -> None:
-        """Tells how many bytes of a file have been read, and how many documents so far in all."""
-        gained = bytes_read - self._bytes_by_file.get(file, 0)
-        self._bytes_by_file[file] = bytes_read
-        self._done += gained
-        self._documents = documents
+    def advance(self, num_bytes: int, num_documents: int) -> None:
+        """Tells how many bytes and documents were done since the last call."""
+        self._done += num_bytes
+        self._documents += num_documents
         if self._bar is not None:
-            if gained:
-                self._bar.update(gained)
-                self._bar.set_postfix(documents=documents, refresh=False)
+            self._bar.update(num_bytes)
+            self._bar.set_postfix(documents=self._documents, refresh=False)
         elif self._shown and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             self._log_line()

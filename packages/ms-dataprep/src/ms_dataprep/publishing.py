@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ms_dataprep import manifest
-from ms_dataprep.errors import DatasetError
+from ms_dataprep.errors import DatasetError, UnfinishedError
 from ms_dataprep.shards import sync
 
 
 @contextmanager
-def publish_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
+def publish_folder(output: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
     """Gives a temporary folder to build in; it becomes `output` when the block ends without an error.
 
-    An error removes it. What a killed build left is cleared by the next one; a lock keeps two builds apart.
+    An error removes it; an interruption (Ctrl-C, a kill) leaves it for `resume`, without which the next build clears
+    it. A lock keeps two builds apart.
 
     Raises:
         DatasetError: `output` holds files (with `overwrite`: files that are no dataset), or another build writes it.
@@ -34,10 +35,13 @@ def publish_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DatasetError(f"{output}: another build is writing it ({building}); wait for it or end it") from error
-        _clear(building)
+        if not resume:
+            _clear(building)
         try:
             yield building
             refuse_used_folder(output, overwrite=overwrite)
+        except (KeyboardInterrupt, UnfinishedError):
+            raise
         except BaseException:
             shutil.rmtree(building)
             raise

@@ -1,22 +1,26 @@
-"""Input files: which ones paths, folders and globs name, and their bytes, counted and hashed as they pass."""
+"""Input files: which ones paths, folders and globs name, and their bytes, whole or a range of them, unpacked."""
 
 import glob
 import gzip
 import hashlib
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from ms_dataprep.errors import SourceError
+from ms_dataprep.errors import DataprepError, SourceError
 
 logger = logging.getLogger(__name__)
 
-KINDS = (".txt", ".jsonl")
-READABLE = tuple(kind + packed for kind in KINDS for packed in ("", ".gz"))
+KINDS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+PACKINGS = (".gz", ".zst")
+_BINARY_KINDS = (".parquet", ".arrow")
+READABLE = tuple(
+    kind + packed for kind in KINDS for packed in ("", *PACKINGS) if not (packed and kind in _BINARY_KINDS)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +30,16 @@ class Source:
     path: str
     """As it was given or found."""
     kind: str
-    """`.txt` or `.jsonl`."""
-    is_gzip: bool
-    """Whether its bytes are gzip."""
+    """One of KINDS."""
+    packing: str
+    """`.gz`, `.zst`, or empty."""
     bytes: int
     """Size of the file as it lies on disk."""
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether ranges of its bytes can be read apart: lines of a file that is not packed."""
+        return self.kind == ".jsonl" and not self.packing
 
 
 def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
@@ -47,6 +56,65 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
         for path in _expand(str(item)):
             found.setdefault(path.resolve(), _describe(path))
     return list(found.values())
+
+
+def hash_source(source: Source) -> str:
+    """`sha256:...` of the whole file as it lies on disk."""
+    with Path(source.path).open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class CountingFile(io.RawIOBase):
+    """A file that counts the bytes taken from disk, for progress."""
+
+    def __init__(self, path: str, begin: int = 0) -> None:
+        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._file.seek(begin)
+        self.bytes_read = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        count = self._file.readinto(buffer) or 0
+        self.bytes_read += count
+        return count
+
+    def close(self) -> None:
+        """See `io.RawIOBase`."""
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def open_stream(source: Source, begin: int = 0) -> Iterator[tuple[io.BufferedIOBase, CountingFile]]:
+    """The unpacked bytes of a source from byte `begin` on (0 for a packed one), and the file that counts them.
+
+    Raises:
+        DataprepError: `.zst` without the package that reads it.
+    """
+    raw = CountingFile(source.path, begin)
+    packed = io.BufferedReader(raw, 1 << 20)
+    try:
+        yield _unpack(packed, source), raw
+    finally:
+        packed.close()
+
+
+def _unpack(packed: Any, source: Source) -> io.BufferedIOBase:
+    if source.packing == ".gz":
+        return gzip.GzipFile(fileobj=packed)
+    if source.packing == ".zst":
+        try:
+            import zstandard
+        except ImportError as error:
+            raise DataprepError(f'{source.path}: .zst needs zstandard; pip install "ms-dataprep[zstd]"') from error
+        reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+        return io.BufferedReader(reader, 1 << 20)
+    unpacked: io.BufferedIOBase = packed
+    return unpacked
 
 
 def _expand(item: str) -> list[Path]:
@@ -80,58 +148,6 @@ def _readable_files(folder: Path, *, may_be_empty: bool = False) -> list[Path]:
 
 def _describe(path: Path) -> Source:
     name = path.name.lower()
-    is_gzip = name.endswith(".gz")
-    kind = Path(name.removesuffix(".gz")).suffix
-    return Source(path=str(path), kind=kind, is_gzip=is_gzip, bytes=path.stat().st_size)
-
-
-class SourceFile:
-    """An open source: `stream` gives its unpacked bytes; `bytes_read` and `sha256` are about the file on disk."""
-
-    def __init__(self, source: Source) -> None:
-        self._raw = _HashingFile(source.path)
-        packed = io.BufferedReader(self._raw, 1 << 20)
-        self._packed = packed
-        self.stream: io.BufferedIOBase = gzip.GzipFile(fileobj=packed) if source.is_gzip else packed
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes taken from disk so far."""
-        return self._raw.bytes_read
-
-    def sha256(self) -> str:
-        """`sha256:` and the hash of the whole file; reads what a reader left over, such as a damaged file's rest."""
-        while self._packed.read(1 << 20):
-            pass
-        return "sha256:" + self._raw.digest.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stream.close()
-        self._packed.close()
-
-
-class _HashingFile(io.RawIOBase):
-    """A file that hashes what is read from it, so that no input is read twice."""
-
-    def __init__(self, path: str) -> None:
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by close()
-        self.digest = hashlib.sha256()
-        self.bytes_read = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # Buffer in typeshed, memoryview in fact
-        count = self._file.readinto(buffer) or 0
-        self.digest.update(buffer[:count])
-        self.bytes_read += count
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    packing = next((ending for ending in PACKINGS if name.endswith(ending)), "")
+    kind = Path(name.removesuffix(packing)).suffix
+    return Source(path=str(path), kind=kind, packing=packing, bytes=path.stat().st_size)

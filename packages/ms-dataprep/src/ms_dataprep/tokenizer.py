@@ -1,252 +1,77 @@
-"""A tokenizer as datasets need it: text is only ever text, documents have an end, long ones take linear time."""
+"""A tokenizer as datasets need it, whatever its file: text to ids, and the ids that end, pad and begin documents."""
 
-import json
-import logging
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ms_dataprep.errors import TokenizerError
-from ms_dataprep.fingerprint import compute_fingerprint
-
-logger = logging.getLogger(__name__)
-
-# In order of preference; only tokens that the file itself declares are considered.
-_EOD_NAMES = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|end▁of▁sentence|>",
-    "<｜end▁of▁sentence｜>",
-    "</s>",
-    "<eos>",
-    "[EOS]",
-)
-_PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>")
-_BOS_NAMES = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "[BOS]")
-
-# Texts above the first size are encoded in pieces cut between a letter and white space, or a line end and a letter,
-# where no usual pre-tokenizer joins the two sides; without such a place, at the second size wherever that is.
-_PIECE_CHARACTERS = 1 << 16
-_LONGEST_PIECE = 1 << 18
-_CUT = re.compile(r"(?<=[^\W\d_])(?=\s)|(?<=\S\n)(?=[^\W\d_])")
-_CUT_SAMPLE = "The quick brown fox\njumps  over\n\n the lazy dog's\ttail, 世界 ok \r\nend。\n世界"
-
-# Encoded at a time: the library keeps about 150 bytes for each id until its ids are taken.
-_GROUP_CHARACTERS = 1 << 21
 
 
-class Tokenizer:
-    """A loaded tokenizer.json with its document-end id.
+class Tokenizer(Protocol):
+    """A loaded tokenizer.
 
     Attributes:
-        path: the file.
-        kind: `huggingface`.
+        path: its file.
+        kind: `huggingface` or `sentencepiece`.
+        backend: `reference`, or `fast`.
         vocab_size: the highest id plus one.
         eod_id: ends documents. pad_id, bos_id: None where the tokenizer has none (or pads with its EOD).
         fingerprint: `sha256:...`, the same for files that tokenize alike.
     """
 
-    kind = "huggingface"
+    path: Path
+    kind: str
+    vocab_size: int
+    eod_id: int
+    pad_id: int | None
+    bos_id: int | None
+    fingerprint: str
 
-    def __init__(self, path: Path, *, eod_token: str | None = None, eod_id: int | None = None) -> None:
-        self.path = path
-        content = _read_json(path)
-        added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
-        self._inner = _load_inner(path, content)
-        self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
-        declared = _declared_names(path)
-        if eod_token is None and eod_id is None:
-            eod_id = _dataset_eod(path)
-        self.eod_id = self._find_eod(added, declared.get("eos_token"), eod_token, eod_id)
-        pad_id = _find(added, declared.get("pad_token"), _PAD_NAMES)
-        self.pad_id = None if pad_id == self.eod_id else pad_id
-        self.bos_id = _find(added, declared.get("bos_token"), _BOS_NAMES)
-        structural = [
-            entry for entry in content.get("added_tokens") or [] if entry["id"] in (self.eod_id, pad_id, self.bos_id)
-        ]
-        if not all(entry["special"] for entry in structural):
-            marked = json.loads(json.dumps(content))
-            for entry in marked["added_tokens"]:  # so that encode_special_tokens covers them: in a text they are text
-                entry["special"] = entry["special"] or entry["id"] in [token["id"] for token in structural]
-            self._inner = _load_inner(path, marked)
-        self._has_safe_cuts = content.get("pre_tokenizer") is not None and all(
-            self._encode_piece(_CUT_SAMPLE)
-            == self._encode_piece(_CUT_SAMPLE[: place.start()]) + self._encode_piece(_CUT_SAMPLE[place.start() :])
-            for place in _CUT.finditer(_CUT_SAMPLE)
-        )
-        self._refuse_ending_text()
-        self.fingerprint = compute_fingerprint(content, self.encode)
+    @property
+    def backend(self) -> str:
+        """`reference`, or `fast`."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text: no special id is added, and special strings in it are ordinary text."""
-        ids: list[int] = self.encode_batch([text])[0].tolist()
-        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Ids of each text as int32 arrays, in parallel over the library's threads.
-
-        A text of more than 65,536 characters is encoded in pieces cut between a letter and white space or a
-        line end and a letter, which gives the ids of the whole; one with no such place in 262,144 characters is cut
-        there, and the ids around that cut may differ from those of the whole.
-        """
-        pieces: list[str] = []
-        counts: list[int] = []
-        for text in texts:
-            before = len(pieces)
-            pieces.extend(self._cut(text))
-            counts.append(len(pieces) - before)
-        encoded = self._encode_pieces(pieces)
-        results = []
-        for count in counts:
-            parts = [next(encoded) for _ in range(count)]
-            results.append(parts[0] if count == 1 else np.concatenate(parts))
-        return results
+        """Ids of each text as int32 arrays."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special ids are shown as their strings."""
-        text: str = self._inner.decode(list(ids), skip_special_tokens=False)
-        return text
 
     def token(self, token_id: int) -> str | None:
         """The string of one id, or None for an id that is not in use."""
-        token: str | None = self._inner.id_to_token(token_id)
-        return token
-
-    def _encode_pieces(self, pieces: list[str]) -> Iterator[NDArray[np.int32]]:
-        start = 0
-        while start < len(pieces):
-            end, characters = start, 0
-            while end < len(pieces) and characters < _GROUP_CHARACTERS:
-                characters += len(pieces[end])
-                end += 1
-            for encoding in self._inner.encode_batch_fast(pieces[start:end], add_special_tokens=False):
-                yield np.array(encoding.ids, dtype=np.int32)
-            start = end
-
-    def _encode_piece(self, text: str) -> list[int]:
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def _cut(self, text: str) -> Iterator[str]:
-        start = 0
-        while len(text) - start > _PIECE_CHARACTERS:
-            end = min(start + _LONGEST_PIECE, len(text))
-            place = _CUT.search(text, start + _PIECE_CHARACTERS, end) if self._has_safe_cuts else None
-            if place is None and end == len(text):
-                break
-            cut = place.start() if place else end
-            yield text[start:cut]
-            start = cut
-        yield text[start:]
-
-    def _find_eod(self, added: dict[str, int], declared: str | None, token: str | None, number: int | None) -> int:
-        if number is not None:
-            if not 0 <= number < self.vocab_size:
-                raise TokenizerError(f"{self.path}: eod_id {number} is outside the vocabulary of {self.vocab_size}")
-            return number
-        if token is not None:
-            found: int | None = self._inner.token_to_id(token)
-            if found is None:
-                raise TokenizerError(f"{self.path}: eod_token {token!r} is not in its vocabulary")
-            return found
-        found = _find(added, declared, _EOD_NAMES)
-        if found is None:
-            names = ", ".join(sorted(added)[:8]) or "none"
-            raise TokenizerError(
-                f"{self.path}: no end-of-document token known among its special tokens ({names}); name one with "
-                "--eod-id or --eod-token"
-            )
-        return found
-
-    def _refuse_ending_text(self) -> None:
-        token = self.token(self.eod_id)
-        if token and self.eod_id in self._encode_piece(f"a {token} b"):
-            raise TokenizerError(
-                f"{self.path}: the text {token!r} gives the end-of-document id {self.eod_id}, so text could end a "
-                "document; declare the token in added_tokens or choose another with --eod-id"
-            )
 
 
-def load_tokenizer(path: str | Path, *, eod_token: str | None = None, eod_id: int | None = None) -> Tokenizer:
-    """Loads a tokenizer.json, or the one in a folder.
+def load_tokenizer(
+    path: str | Path, *, eod_token: str | None = None, eod_id: int | None = None, backend: str = "reference"
+) -> Tokenizer:
+    """Loads a tokenizer.json or a SentencePiece .model, or the one in a folder.
 
     Args:
         path: the file or its folder; a `dataset.json` or `tokenizer_config.json` beside it tells the special tokens.
         eod_token, eod_id: the end-of-document token where the files do not tell it (give one of them at most).
+        backend: `reference`; `fast`, the one of the extra `fast`; or `auto`: the fast one where it is installed and
+            gives the reference's ids for a set of test strings, with one log line that says which it is.
 
     Raises:
-        TokenizerError: the file is missing, unreadable, of another kind, or has no end-of-document token.
+        TokenizerError: the file is missing, unreadable, of another kind, or has no end-of-document token; or `fast`
+            was asked for and cannot be had.
     """
     path = Path(path)
     if path.is_dir():
-        path = path / "tokenizer.json"
+        found = [file for name in ("tokenizer.json", "tokenizer.model") if (file := path / name).exists()]
+        path = found[0] if found else path / "tokenizer.json"
     if path.suffix == ".model":
-        raise TokenizerError(f"{path}: SentencePiece models are not read yet; convert it to a tokenizer.json")
-    return Tokenizer(path, eod_token=eod_token, eod_id=eod_id)
+        from ms_dataprep.sentencepiece_model import SentencePieceTokenizer
 
+        if backend == "fast":
+            raise TokenizerError(f"{path}: the fast backend reads tokenizer.json only; use `auto` or `reference`")
+        return SentencePieceTokenizer(path, eod_token=eod_token, eod_id=eod_id)
+    from ms_dataprep.huggingface import HuggingFaceTokenizer
 
-def _load_inner(path: Path, content: dict[str, Any]) -> Any:
-    """The library's tokenizer, set to take special strings as text, and to neither cut nor pad."""
-    import tokenizers
-
-    try:
-        inner = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the library raises plain Exception
-        raise TokenizerError(f"{path}: not a tokenizer that the tokenizers library reads: {error}") from error
-    inner.encode_special_tokens = True
-    inner.no_truncation()
-    inner.no_padding()
-    return inner
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise TokenizerError(f"{path}: no such tokenizer file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: expected a tokenizer.json, found no JSON: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("model"), dict) or "vocab" not in content["model"]:
-        raise TokenizerError(f"{path}: expected a tokenizer.json with a model and its vocabulary")
-    return content
-
-
-def _declared_names(path: Path) -> dict[str, str]:
-    """`eos_token`, `pad_token` and `bos_token` of the tokenizer_config.json beside a tokenizer, where it has them."""
-    config_path = path.parent / "tokenizer_config.json"
-    if not config_path.exists():
-        return {}
-    try:
-        config = json.loads(config_path.read_text("utf-8"))
-    except ValueError as error:
-        raise TokenizerError(f"{config_path}: not JSON: {error}") from error
-    names = {}
-    for key in ("eos_token", "pad_token", "bos_token"):
-        value = config.get(key)
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str):
-            names[key] = value
-    return names
-
-
-def _dataset_eod(path: Path) -> int | None:
-    """The EOD id of the dataset that a tokenizer lies in; its file alone may not tell."""
-    manifest_path = path.parent / "dataset.json"
-    if not manifest_path.exists():
-        return None
-    try:
-        return int(json.loads(manifest_path.read_text("utf-8"))["special_ids"]["eod"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise TokenizerError(f"{manifest_path}: no special_ids.eod in it: {error}") from error
-
-
-def _find(added: dict[str, int], declared: str | None, names: tuple[str, ...]) -> int | None:
-    for name in (declared, *names) if declared else names:
-        if name in added:
-            return added[name]
-    return None
+    return HuggingFaceTokenizer(path, eod_token=eod_token, eod_id=eod_id, backend=backend)
