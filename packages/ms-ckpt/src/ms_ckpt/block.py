@@ -3,18 +3,21 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
 
 from ms_ckpt.errors import ValuesError
 from ms_ckpt.index import Chunk, StoredFile, StoredTensor
 from ms_ckpt.shard_writer import write_shard
-from ms_ckpt.tensor import Array, Tensor, stored_form
+from ms_ckpt.tensor import LazyTensor, RawTensor, Source, form_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
     """What one rank holds of a tensor."""
 
-    data: Tensor
+    data: Source
     offset: tuple[int, ...]
     """Where it starts in the tensor, an index per axis."""
     shape: tuple[int, ...]
@@ -35,11 +38,23 @@ class Block:
             )
 
 
-def whole(tensor: Tensor, name: str = "tensor") -> Block:
-    """A block that is the whole tensor; raises ValuesError, naming it, for what cannot be stored."""
-    if not hasattr(tensor, "shape"):
-        raise ValuesError(f"{name}: expected a numpy array or RawTensor, found {type(tensor).__name__}")
-    return Block(data=tensor, offset=(0,) * len(tensor.shape), shape=tuple(tensor.shape))
+Content: TypeAlias = Source | Block | Sequence[Block]
+"""What may be saved under a name: a whole tensor, or the blocks of it that this rank holds."""
+
+
+def blocks_of(tensors: Mapping[str, Content]) -> dict[str, list[Block]]:
+    """The blocks of everything that is to be saved; raises ValuesError, naming it, for what cannot be stored."""
+    return {name: _blocks(name, content) for name, content in tensors.items()}
+
+
+def _blocks(name: str, content: Content) -> list[Block]:
+    if isinstance(content, Block):
+        return [content]
+    if isinstance(content, np.ndarray | RawTensor | LazyTensor):
+        return [Block(data=content, offset=(0,) * len(content.shape), shape=tuple(content.shape))]
+    if isinstance(content, Sequence) and content and all(isinstance(block, Block) for block in content):
+        return list(content)
+    raise ValuesError(f"{name}: expected a numpy array, RawTensor or Block, found {type(content).__name__}")
 
 
 def rank_file(rank: int) -> str:
@@ -48,40 +63,43 @@ def rank_file(rank: int) -> str:
 
 
 def write_blocks(
-    folder: Path, rank: int, blocks: Mapping[str, Sequence[Block]]
+    folder: Path, rank: int, blocks: Mapping[str, Sequence[Block]], *, has_replicas: bool = False
 ) -> tuple[StoredFile, dict[str, StoredTensor]]:
     """Writes a rank's blocks to its file, fsynced; returns the file's entry, and each tensor with these chunks only.
 
+    Copies other than the first (`replica`) are left out unless `has_replicas`.
+
     Raises:
-        ValuesError: a tensor cannot be stored, or its blocks disagree about dtype or shape.
+        ValuesError: a tensor cannot be stored, or its blocks disagree about dtype or shape; nothing was written.
         OSError: the file could not be written.
     """
-    stored: dict[str, tuple[str, Array]] = {}
+    sources: dict[str, Source] = {}
     places: list[tuple[str, str, Block]] = []
+    forms: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name in sorted(blocks):
-        for number, block in enumerate(blocks[name]):
+        written = [block for block in blocks[name] if has_replicas or block.replica == 0]
+        for number, block in enumerate(written):
+            found = (form_of(name, block.data)[0], tuple(block.shape))
+            if forms.setdefault(name, found) != found:
+                raise ValuesError(f"{name}: blocks of {forms[name]} and {found} cannot be one tensor")
             key = name if number == 0 else f"{name}#{number}"
-            while number and (key in stored or key in blocks):  # a tensor may be called a#1
+            while number and (key in sources or key in blocks):  # a tensor may be called a#1
                 key += "#"
-            stored[key] = stored_form(name, block.data)
+            sources[key] = block.data
             places.append((name, key, block))
-    file, checksums = write_shard(folder / rank_file(rank), stored)
+    file, checksums = write_shard(folder / rank_file(rank), sources)
     chunks: dict[str, list[Chunk]] = {}
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, key, block in places:
-        found = (stored[key][0], tuple(block.shape))
-        if shapes.setdefault(name, found) != found:
-            raise ValuesError(f"{name}: blocks of {shapes[name]} and {found} cannot be one tensor")
         chunk = Chunk(
             file=rank_file(rank),
             key=key,
             offset=tuple(block.offset),
-            shape=stored[key][1].shape,
+            shape=tuple(block.data.shape),
             checksum=checksums[key],
         )
         chunks.setdefault(name, []).append(chunk)
     return file, {
-        name: StoredTensor(dtype=shapes[name][0], shape=shapes[name][1], chunks=tuple(chunks[name])) for name in chunks
+        name: StoredTensor(dtype=forms[name][0], shape=forms[name][1], chunks=tuple(chunks[name])) for name in chunks
     }
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ms_ckpt.block import Block, whole
+from ms_ckpt.block import Block, Content, blocks_of
 from ms_ckpt.checkpoint import Checkpoint
 from ms_ckpt.commit import state_bytes
 from ms_ckpt.config import CheckpointConfig
@@ -33,7 +33,7 @@ class CheckpointStore:
         self.config = config if config is not None else CheckpointConfig()
 
     def save(
-        self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], *, replace: bool = False
+        self, step: int, tensors: Mapping[str, Content], values: Mapping[str, Any], *, replace: bool = False
     ) -> Path:
         """Saves a checkpoint, then deletes those that the configuration no longer keeps; returns the new folder.
 
@@ -46,9 +46,7 @@ class CheckpointStore:
             SaveError: the disk is full, the folder cannot be written, another process is saving here, ...; earlier
                 checkpoints are untouched.
         """
-        return self.save_ranks(
-            step, [{name: [whole(tensor, name)] for name, tensor in tensors.items()}], values, replace=replace
-        )
+        return self.save_ranks(step, [blocks_of(tensors)], values, replace=replace)
 
     def save_ranks(
         self,

@@ -4,6 +4,7 @@ numpy knows neither bfloat16 nor float8; such tensors are kept as raw words, so 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -70,6 +71,19 @@ class RawTensor:
 Tensor: TypeAlias = Array | RawTensor
 
 
+@dataclass(frozen=True, eq=False)
+class LazyTensor:
+    """A tensor that is read only when it is written, so that files larger than memory can be rewritten."""
+
+    dtype: str
+    """In safetensors' spelling."""
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+
+Source: TypeAlias = Tensor | LazyTensor
+
+
 def spell_dtype(dtype: DTypeLike | str, name: str = "tensor") -> str:
     """The safetensors spelling of a numpy dtype (or of a spelling itself); raises ValuesError, naming `name`."""
     if isinstance(dtype, str) and dtype in NUMPY_DTYPES:
@@ -103,12 +117,24 @@ def words_of(name: str, tensor: Tensor) -> tuple[str, Array]:
     return dtype, tensor.view(NUMPY_DTYPES[dtype]) if dtype in RAW_DTYPES else tensor
 
 
-def stored_form(name: str, tensor: Tensor) -> tuple[str, Array]:
+def form_of(name: str, source: Source) -> tuple[str, tuple[int, ...]]:
+    """The dtype and shape of what is to be stored, without reading it; raises ValuesError as `words_of` does."""
+    if isinstance(source, LazyTensor):
+        return spell_dtype(source.dtype, name), tuple(source.shape)
+    dtype, words = words_of(name, source)
+    return dtype, words.shape
+
+
+def stored_form(name: str, source: Source) -> tuple[str, Array]:
     """The dtype and the C-contiguous little-endian words of a tensor; copies only what needs it.
 
-    Raises ValuesError, naming the tensor, for anything but a numpy array or RawTensor of a known dtype.
+    Raises ValuesError, naming the tensor, for anything but a numpy array or RawTensor of a known dtype, and for a lazy
+    tensor that is not what it said.
     """
+    tensor = source.read() if isinstance(source, LazyTensor) else source
     dtype, words = words_of(name, tensor)
+    if (dtype, words.shape) != form_of(name, source):
+        raise ValuesError(f"{name}: read as {dtype} {list(words.shape)}, announced as {form_of(name, source)}")
     return dtype, np.asarray(words, dtype=NUMPY_DTYPES[dtype], order="C")
 
 
