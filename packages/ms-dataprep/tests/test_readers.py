@@ -1,9 +1,14 @@
 import gzip
+import io
+import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+import zstandard
 from ms_dataprep.readers import Document, Item, Rejected, read_documents
 from ms_dataprep.sources import find_sources, open_stream
+from pyarrow import parquet
 
 
 @pytest.fixture
@@ -73,3 +78,77 @@ def test_plain_text_called_gz_is_rejected(read) -> None:
     (only,) = read(b"plain", "a.txt.gz")
 
     assert only.reason.startswith("unreadable: Not a gzipped file")
+
+
+RECORDS = [{"text": "第一", "title": "甲"}, {"text": "two\nlines", "title": None}, {"text": "", "title": "c"}]
+
+
+def as_table() -> pyarrow.Table:
+    return pyarrow.Table.from_pylist(RECORDS)
+
+
+def write_parquet(table: pyarrow.Table) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(table, file, row_group_size=2)
+    return file.getvalue()
+
+
+def write_arrow(make) -> bytes:
+    file = io.BytesIO()
+    with make(file, as_table().schema) as writer:
+        writer.write_table(as_table())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps(RECORDS).encode()),
+        ("a.jsonl.zst", zstandard.compress("".join(json.dumps(record) + "\n" for record in RECORDS).encode())),
+        ("a.parquet", write_parquet(as_table())),
+        ("a.arrow", write_arrow(pyarrow.ipc.new_file)),
+        ("b.arrow", write_arrow(pyarrow.ipc.new_stream)),
+    ],
+)
+def test_every_kind_of_file_gives_the_same_documents_and_joins_several_keys(read, name: str, content: bytes) -> None:
+    assert [item.text for item in read(content, name)] == ["第一", "two\nlines", ""]
+    joined = read(content, name, ("title", "text"))
+    assert [(item.text, item.line) for item in joined] == [("甲\n\n第一", 1), ("two\nlines", 2), ("c", 3)]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_table_of_text_has_a_header_quotes_and_its_bad_records(read, name: str, mark: str) -> None:
+    lines = [f"id{mark}text", f'1{mark}"a {mark} b\nc"', f"2{mark}x{mark}y", f"3{mark}中文"]
+
+    items = read("\ufeff".encode() + "\n".join(lines).encode(), name)
+
+    assert items[0] == Document(f"a {mark} b\nc", 1)
+    assert items[1] == Rejected(2, "bad_line", "1 fields more than the header has")
+    assert items[2] == Document("中文", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.parquet", write_parquet(as_table())[:-20], "unreadable: "),
+        ("a.arrow", b"ARROW1\x00\x00 and no more", "unreadable: "),
+        ("a.json", b'[{"text": "a"},\n {]', "not JSON: "),
+        ("a.jsonl.zst", zstandard.compress(b'{"text": "abc"}\n' * 9)[:12], "the zstd stream ends early"),
+        ("b.jsonl.zst", b'{"text": "not packed"}', "unreadable: "),
+        ("a.csv", b"text\nok\n\xff\n", "not readable as ',' -separated UTF-8".replace(" -", "-")),
+    ],
+)
+def test_a_damaged_file_is_one_rejection_not_a_crash(read, name: str, content: bytes, reason: str) -> None:
+    *_, last = read(content, name)
+
+    assert isinstance(last, Rejected)
+    assert last.reason.startswith(reason)
+
+
+def test_a_column_that_is_no_text_is_named(read) -> None:
+    table = pyarrow.table({"text": [1, 2]})
+
+    assert read(write_parquet(table), "a.parquet")[1] == Rejected(
+        2, "bad_line", "'text': expected a string, found a number"
+    )
+    assert "no key 'text'" in read(write_parquet(pyarrow.table({"body": ["a"]})), "b.parquet")[0].reason

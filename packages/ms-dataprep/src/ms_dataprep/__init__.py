@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ms_dataprep.manifest import Manifest, read_manifest
     from ms_dataprep.masking import MaskingConfig
     from ms_dataprep.pipeline import build
+    from ms_dataprep.stock import StockFormat
     from ms_dataprep.tokenizer import Tokenizer, load_tokenizer
     from ms_dataprep.tokenizer_training import train_tokenizer
     from ms_dataprep.verification import Verification, verify
@@ -27,6 +28,7 @@ __all__ = [
     "MaskingConfig",
     "SourceError",
     "SpecialIds",
+    "StockFormat",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerError",
@@ -49,6 +51,7 @@ _HOMES = {
     "Manifest": "manifest",
     "MaskingConfig": "masking",
     "SpecialIds": "batches",
+    "StockFormat": "stock",
     "Tokenizer": "tokenizer",
     "Verification": "verification",
     "build": "pipeline",

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol, TypeVar
 
 from ms_dataprep.errors import DataprepError, UnfinishedError
@@ -152,8 +153,17 @@ _work: Work[Any, Any] | None = None  # of this worker process
 def _begin(num_threads: int, make_work: Callable[..., Work[Any, Any]], arguments: tuple[Any, ...]) -> None:
     global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the tokenizer library
     _work = make_work(*arguments)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on writing beside the build that resumes."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _do(task: Any) -> tuple[Any, int, int]:

@@ -1,29 +1,30 @@
 """Lists of what a build left out: bad lines in rejected.jsonl, dropped documents with their rule in dropped.jsonl."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ms_dataprep.deduplication import KEPT, NEAR_DUPLICATE, Duplicates
-from ms_dataprep.manifest import write_file
 from ms_dataprep.reading import DROPPED, REJECTED, ReadCounts
+from ms_dataprep.shards import sync
 from ms_dataprep.spool import Spool
 
 
-def list_rejected(
-    folder: Path | None, spools: Sequence[Path], read: Sequence[ReadCounts], paths: Sequence[str]
-) -> list[dict[str, Any]]:
-    """The bad lines of all tasks with file, line and reason; into `folder`/rejected.jsonl, if there are any."""
-    entries = [
-        {"file": paths[entry["source"]], "line": entry["line"] + before, "reason": entry["reason"]}
-        for entry, before in _entries(spools, read, REJECTED)
-    ]
-    if folder is not None and entries:
-        _write(folder / REJECTED, entries)
-    return entries
+def rejected_lines(
+    spools: Sequence[Path], read: Sequence[ReadCounts], paths: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The bad lines of all tasks with `file`, `line` and `reason`."""
+    for entry, before in _entries(spools, read, REJECTED):
+        yield {"file": paths[entry["source"]], "line": entry["line"] + before, "reason": entry["reason"]}
+
+
+def list_rejected(folder: Path, spools: Sequence[Path], read: Sequence[ReadCounts], paths: Sequence[str]) -> None:
+    """Writes the bad lines into `folder`/rejected.jsonl, if there are any."""
+    if any(counts.dropped.get("bad_line") for counts in read):
+        _write(folder / REJECTED, rejected_lines(spools, read, paths))
 
 
 def list_dropped(
@@ -36,20 +37,21 @@ def list_dropped(
 ) -> None:
     """The dropped documents of all tasks with file, line, rule, value and threshold, into `folder`/dropped.jsonl.
 
-    A duplicate has the rule `duplicate`; a near one also `cluster`, the file and line of the document that stays.
+    A duplicate has the rule `duplicate` or `near_duplicate`, and `cluster`: file and line of the document that stays.
     """
-    entries = [
-        {"file": paths[entry.pop("source")], "line": entry.pop("line") + before, **entry}
-        for entry, before in _entries(spools, read, DROPPED)
-    ]
-    places = _Places(arrays, read, paths)
-    for number in np.flatnonzero(duplicates.fates != KEPT).tolist():
-        entry: dict[str, Any] = {**places.of(number), "rule": "duplicate"}
-        if duplicates.fates[number] == NEAR_DUPLICATE:
-            kept = places.of(duplicates.survivors[number])
-            entry |= {"rule": "near_duplicate", "cluster": f"{kept['file']}:{kept['line']}"}
-        entries.append(entry)
-    _write(folder / DROPPED, entries)
+    _write(folder / DROPPED, _dropped(spools, read, paths, _Places(arrays, read, paths), duplicates))
+
+
+def _dropped(
+    spools: Sequence[Path], read: Sequence[ReadCounts], paths: Sequence[str], places: "_Places", duplicates: Duplicates
+) -> Iterator[dict[str, Any]]:
+    for entry, before in _entries(spools, read, DROPPED):
+        yield {"file": paths[entry.pop("source")], "line": entry.pop("line") + before, **entry}
+    gone = np.flatnonzero(duplicates.fates != KEPT)
+    for number, survivor in zip(gone.tolist(), duplicates.survivors.tolist(), strict=True):
+        rule = "near_duplicate" if duplicates.fates[number] == NEAR_DUPLICATE else "duplicate"
+        kept = places.of(survivor)
+        yield {**places.of(number), "rule": rule, "cluster": f"{kept['file']}:{kept['line']}"}
 
 
 class _Places:
@@ -86,5 +88,7 @@ def _lines_before(read: Sequence[ReadCounts]) -> Iterator[dict[str, int]]:
             before[source] = before.get(source, 0) + lines
 
 
-def _write(path: Path, entries: Sequence[dict[str, Any]]) -> None:
-    write_file(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+def _write(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    sync(path)

@@ -19,6 +19,7 @@ from ms_dataprep.order import SampleOrder
 from ms_dataprep.read_ahead import read_ahead
 from ms_dataprep.rows import Rows
 from ms_dataprep.shards import hash_file
+from ms_dataprep.stock import StockFormat, describe_stock
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +215,7 @@ def load(
     vocab_size: int | None = None,
     masking: MaskingConfig | None = None,
     num_threads: int = 0,
+    stock: StockFormat | None = None,
 ) -> Loader:
     """Opens a dataset for training or evaluation.
 
@@ -230,6 +232,7 @@ def load(
         vocab_size: the model's vocabulary; rows with ids beyond it are refused before training.
         masking: hides ids, for masked-language-model training of an encoder.
         num_threads: threads that make batches ahead of the caller; 0 makes each when it is asked for.
+        stock: for a folder of MindRecord files that another program wrote: what a manifest would say.
 
     Raises:
         ConfigError: batch size, rank or position are impossible.
@@ -239,7 +242,14 @@ def load(
         batch_size=batch_size, seed=seed, shuffle=shuffle, rank=rank, world_size=world_size, evaluation=evaluation,
         masking=masking, num_threads=num_threads,
     )  # fmt: skip
-    rows = _open(Path(folder), verify=verify, fingerprint=tokenizer_fingerprint, vocab_size=vocab_size)
+    if stock is None:
+        rows = _open(Path(folder), verify=verify, fingerprint=tokenizer_fingerprint, vocab_size=vocab_size)
+    else:
+        if verify or tokenizer_fingerprint is not None:
+            raise ConfigError("stock: without a manifest there is no hash to verify and no fingerprint to compare")
+        rows = Rows(Path(folder), describe_stock(Path(folder), stock))
+        if vocab_size is not None:
+            _look_at_all(rows, vocab_size)
     return Loader([rows], options, samples=samples)
 
 
@@ -303,10 +313,14 @@ def _open(folder: Path, *, verify: bool, fingerprint: str | None, vocab_size: in
         logger.info(
             "%s: vocabulary of %d, the model's is %d; looking at every id", folder, manifest.vocab_size, vocab_size
         )
-        for start in range(0, manifest.rows, 1024):
-            numbers = np.arange(start, min(start + 1024, manifest.rows))
-            rows.refuse_outside(rows.read(numbers), numbers, vocab_size)
+        _look_at_all(rows, vocab_size)
     return rows
+
+
+def _look_at_all(rows: Rows, vocab_size: int) -> None:
+    for start in range(0, len(rows), 1024):
+        numbers = np.arange(start, min(start + 1024, len(rows)))
+        rows.refuse_outside(rows.read(numbers), numbers, vocab_size)
 
 
 def _check_shards(folder: Path, manifest: Manifest, *, verify: bool) -> None:

@@ -58,7 +58,7 @@ def mask_batch(
     allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), [*kept, config.mask_id])
     for row, sample in enumerate(batch["sample_ids"].tolist()):
         # A padding row of an evaluation has number -1 and no candidates.
-        random = np.random.Generator(np.random.Philox(key=[seed % 2**64, sample % 2**64]))
+        random = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, sample % 2**64], dtype=np.uint64)))
         random.random(dtype=np.float32, out=draws[0, row])
         random.random(dtype=np.float32, out=draws[1, row])
         others[row] = allowed[random.integers(0, len(allowed), ids.shape[1])]

@@ -115,7 +115,7 @@ class RowReader:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
-        header = self._read_header()
+        header = _parse_header(path, self._map)
         places = np.array(
             _query(path, "SELECT PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES ORDER BY ROW_ID"),
             dtype=np.int64,
@@ -163,13 +163,32 @@ class RowReader:
         shifts = (4 - sizes.astype(np.int32)) << 3
         np.right_shift(anywhere[offsets] << shifts, shifts, out=out)
 
-    def _read_header(self) -> dict[str, int]:
-        length = int.from_bytes(self._map[:8], "little")
-        try:
-            header: dict[str, Any] = json.loads(self._map[8 : 8 + length])
-            return {"header_size": int(header["header_size"]), "page_size": int(header["page_size"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatasetError(f"{self._path}: not a MindRecord file, or its header is damaged") from error
+
+def read_fields(path: Path) -> dict[str, dict[str, Any]]:
+    """The fields of a MindRecord file by name, each with its `type` and, of an array, its `shape`.
+
+    Raises:
+        DatasetError: the file is no MindRecord file, or damaged.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise DatasetError(f"{path}: not a MindRecord file, or its header is damaged")
+        file.seek(0)
+        header = _parse_header(path, file.read(8 + length))
+    fields: dict[str, dict[str, Any]] = header["schema"][0]["schema"]
+    return fields
+
+
+def _parse_header(path: Path, content: Any) -> dict[str, Any]:
+    length = int.from_bytes(content[:8], "little")
+    try:
+        header: dict[str, Any] = json.loads(content[8 : 8 + length])
+        if isinstance(header["header_size"], int) and isinstance(header["page_size"], int) and header["schema"]:
+            return header
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: not a MindRecord file, or its header is damaged") from error
+    raise DatasetError(f"{path}: not a MindRecord file, or its header is damaged")
 
 
 def _query(path: Path, question: str) -> list[tuple[int, ...]]:

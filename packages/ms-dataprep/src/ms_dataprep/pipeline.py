@@ -24,7 +24,7 @@ from ms_dataprep.deduplication import Duplicates, find_duplicates
 from ms_dataprep.engines import Engine, InlineEngine, ProcessEngine, RayEngine
 from ms_dataprep.errors import ConfigError, SourceError
 from ms_dataprep.heldout import HeldoutNgrams, read_heldout
-from ms_dataprep.listing import list_dropped, list_rejected
+from ms_dataprep.listing import list_dropped, list_rejected, rejected_lines
 from ms_dataprep.manifest import Manifest, write_manifest
 from ms_dataprep.mindrecord import COLUMN, FileSizes, choose_sizes
 from ms_dataprep.packing import PackingCounts
@@ -265,7 +265,7 @@ class _Build:
     def _explain_nothing(self) -> str:
         dropped = self._count_dropped()
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no text"
-        first = next(iter(self._first_rejected()), "")
+        first = self._first_rejected()
         hint = ""
         if set(dropped) == {"other_part"}:
             hint = (
@@ -274,10 +274,11 @@ class _Build:
             )
         return f"no document is left of {len(self._sources)} files ({reasons}){hint}{first}"
 
-    def _first_rejected(self) -> Iterable[str]:
+    def _first_rejected(self) -> str:
         folders = [self._state.spool(task.number) for task in self._tasks]
-        for entry in list_rejected(None, folders, self._read, [source.path for source in self._sources]):
-            yield f"; first: {entry['file']}:{entry['line']}: {entry['reason']}"
+        for entry in rejected_lines(folders, self._read, [source.path for source in self._sources]):
+            return f"; first: {entry['file']}:{entry['line']}: {entry['reason']}"
+        return ""
 
 
 def make_reading(

@@ -210,6 +210,6 @@ def _damage_errors() -> tuple[type[Exception], ...]:
 
 
 def _name_damage(error: Exception) -> str:
-    if isinstance(error, EOFError):
+    if isinstance(error, EOFError) and "zstd" not in str(error):
         return "the gzip stream ends early (file cut off)"
-    return f"unreadable: {error}"
+    return str(error) if isinstance(error, EOFError) else f"unreadable: {error}"

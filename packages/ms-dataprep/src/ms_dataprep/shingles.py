@@ -55,15 +55,15 @@ class MinHasher:
 
     def __init__(self, num_hashes: int = NUM_HASHES) -> None:
         random = np.random.Generator(np.random.Philox(key=0x6D696E68617368))
-        self._factors = random.integers(1, 1 << 32, num_hashes, dtype=np.uint64) | np.uint64(1)
-        self._terms = random.integers(0, 1 << 61, num_hashes, dtype=np.uint64)
+        self._factors = random.integers(0, 1 << 64, num_hashes, dtype=np.uint64) | np.uint64(1)
+        self._terms = random.integers(0, 1 << 64, num_hashes, dtype=np.uint64)
 
     def sign(self, shingles: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The signature (uint32 [num_hashes]) of a set of shingle hashes that is not empty."""
         smallest = np.full(len(self._factors), np.iinfo(np.uint32).max, dtype=np.uint32)
         for start in range(0, len(shingles), _AT_ONCE):
             part = shingles[start : start + _AT_ONCE].astype(np.uint64)
-            # Multiply-add-shift (Dietzfelbinger 1996): universal on 32-bit keys in 64-bit arithmetic.
+            # Multiply-add-shift (Dietzfelbinger 1996): universal on 32-bit keys, in arithmetic that wraps at 64 bits.
             values = (part[:, None] * self._factors + self._terms) >> np.uint64(32)
             smallest = np.minimum(smallest, values.astype(np.uint32).min(axis=0))
         return smallest

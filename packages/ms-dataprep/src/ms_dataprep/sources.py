@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +111,42 @@ def _unpack(packed: Any, source: Source) -> io.BufferedIOBase:
             import zstandard
         except ImportError as error:
             raise DataprepError(f'{source.path}: .zst needs zstandard; pip install "ms-dataprep[zstd]"') from error
-        reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-        return io.BufferedReader(reader, 1 << 20)
+        return io.BufferedReader(_ZstdFile(packed, zstandard.ZstdDecompressor().decompressobj), 1 << 20)
     unpacked: io.BufferedIOBase = packed
     return unpacked
+
+
+class _ZstdFile(io.RawIOBase):
+    """The unpacked bytes of zstd frames. The package's own reader takes a file that was cut off for a whole one."""
+
+    _PACKED_AT_ONCE = 1 << 13  # a crafted file makes 256 MB of it at most
+
+    def __init__(self, packed: Any, make_frame: Callable[[], Any]) -> None:
+        self._packed = packed
+        self._make_frame = make_frame
+        self._frame: Any = None
+        self._waiting = b""
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._waiting or self._packed.read(self._PACKED_AT_ONCE)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the zstd stream ends early (file cut off)")
+                return 0
+            self._frame = self._frame or self._make_frame()
+            self._ready = memoryview(self._frame.decompress(packed))
+            self._waiting = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
 
 
 def _expand(item: str) -> list[Path]:

@@ -89,6 +89,7 @@ def _count_ends(
     for is_broken, fault in rules:
         if is_broken.any():
             raise DatasetError(f"{folder}: row {first_row + int(is_broken.argmax())} {fault}; build it again")
-    if method == "concat":  # a row's first id repeats the one before it
-        is_end[int(first_row == 0) :, 0] = False
+    if method == "concat":  # a row's first id repeats the one before it, but for a shard's first row
+        begins = np.cumsum([0] + [shard.rows for shard in manifest.shards])
+        is_end[~np.isin(np.arange(first_row, first_row + len(block)), begins), 0] = False
     return int(is_end.sum())
