@@ -47,6 +47,49 @@ class TinyModel(nn.Cell):
         return self.matmul(x, self.head).reshape((batch, seq, VOCAB))
 
 
+class Linear(nn.Cell):
+    """x weight^T, in the type of the weight."""
+
+    def __init__(self, rows, columns, draw):
+        super().__init__()
+        self.weight = Parameter(Tensor(draw(0, columns**-0.5, (rows, columns)).astype(np.float32)), name="weight")
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, x):
+        return self.matmul(x, self.weight)
+
+
+class LayeredModel(nn.Cell):
+    """Matrices in cells of their own, MindSpore's norm and softmax: what mixed precision tells apart."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        draw = np.random.default_rng(seed).normal
+        table = Tensor(draw(0, 1, (VOCAB, HIDDEN)).astype(np.float32))
+        self.embedding = nn.Embedding(VOCAB, HIDDEN, embedding_table=table)
+        self.norm = nn.LayerNorm((HIDDEN,))
+        self.up = Linear(HIDDEN, HIDDEN, draw)
+        self.softmax = nn.Softmax()
+        self.head = Linear(VOCAB, HIDDEN, draw)
+        self.named = {
+            "embedding.weight": self.embedding.embedding_table,
+            "norm.weight": self.norm.gamma,
+            "norm.bias": self.norm.beta,
+            "up.weight": self.up.weight,
+            "lm_head.weight": self.head.weight,
+        }
+        for name, parameter in self.named.items():
+            parameter.name = name
+
+    def construct(self, input_ids, position_ids=None, segment_ids=None):
+        batch, seq = input_ids.shape
+        x = self.embedding(input_ids.reshape((-1,)))
+        normed = self.norm(x)
+        shares = self.softmax(self.up(normed))
+        logits = self.head(x + shares)
+        return logits.reshape((batch, seq, VOCAB))
+
+
 class LinearModel(nn.Cell):
     """logits = head[ids]: its gradient is known in closed form."""
 

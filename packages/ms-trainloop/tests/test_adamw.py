@@ -4,8 +4,9 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
-from ms_trainloop.adamw import AdamW, decays
+from ms_trainloop.adamw import AdamW
 from ms_trainloop.config import TrainConfig
+from ms_trainloop.parameter_groups import treat
 
 NAMES = {"mlp.up.weight": (5, 4), "mlp.up.bias": (4,), "norm.weight": (4,)}
 
@@ -107,7 +108,7 @@ def test_only_matrices_that_are_no_embedding_decay_by_default():
         "gain": (4,),
     }
 
-    found = [name for name, shape in shapes.items() if decays(name, shape, config)]
+    found = [name for name, shape in shapes.items() if treat(name, shape, config).weight_decay]
 
     assert found == ["blocks.0.mlp.up.weight", "lm_head.weight"]
-    assert decays("embedding.weight", (4, 4), make_config(no_decay=()))
+    assert treat("embedding.weight", (4, 4), make_config(no_decay=())).weight_decay == 0.1

@@ -161,10 +161,9 @@ def test_pynative_agrees_within_rounding(lab):
         np.testing.assert_allclose(weights[1][name], value, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_precision_that_is_not_possible_is_refused(lab, precision):
-    with pytest.raises(ConfigError, match=f"train.precision: {precision}"):
-        lab.make_step(lab.make_config(precision=precision))
+def test_a_precision_that_is_not_possible_is_refused(lab):
+    with pytest.raises(ConfigError, match=r"train.precision: bfloat16 has no MatMul"):
+        lab.make_step(lab.make_config(precision="bfloat16"))
 
 
 def test_parameters_must_be_the_models_own_all_of_them(lab):

@@ -11,10 +11,44 @@ from ms_trainloop.errors import ConfigError
 
 T = TypeVar("T")
 
-SCHEDULES = ("cosine", "linear", "constant")
-OPTIMIZERS = ("adamw",)
+SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt", "polynomial", "wsd", "cosine_restarts")
+OPTIMIZERS = ("adamw", "sgd", "muon")
 PRECISIONS = ("float32", "float16", "bfloat16")
+PRECISION_LEVELS = ("O1", "O2", "O3")
+STATE_TYPES = ("float32", "bfloat16")
 MODES = ("graph", "pynative")
+_LARGEST_BFLOAT16_BETA = 0.99
+_CHOICES = {
+    "schedule": SCHEDULES,
+    "optimizer": OPTIMIZERS,
+    "optimizer_state": STATE_TYPES,
+    "precision": PRECISIONS,
+    "precision_level": PRECISION_LEVELS,
+    "mode": MODES,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """What differs for the parameters whose name matches; the first group that matches a name counts."""
+
+    pattern: str
+    """Shell-style pattern of whole parameter names, such as `*embedding*`; one that matches none is refused."""
+    learning_rate_factor: float = 1.0
+    """Their rate is the schedule's times this."""
+    weight_decay: float | None = None
+    """Their decay, whatever `no_decay` says; without it the usual rule."""
+    optimizer: str | None = None
+    """Their rule (`adamw`, `sgd` or `muon`); without it the run's."""
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values with a ConfigError that names the field."""
+        if not 0 <= self.learning_rate_factor < math.inf:
+            raise ConfigError(f"train.groups: learning_rate_factor {self.learning_rate_factor}, expected 0 or more")
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"train.groups: weight_decay {self.weight_decay}, expected 0 or more, finite")
+        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"train.groups: optimizer {self.optimizer!r}, expected one of {', '.join(OPTIMIZERS)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +68,37 @@ class TrainConfig:
     warmup_steps: int = 0
     """Steps of linear warm-up; the last of them has the peak rate."""
     schedule: str = "cosine"
-    """Shape after the warm-up: `cosine`, `linear` or `constant`."""
+    """Shape after the warm-up: one of SCHEDULES, with their formulas in schedules.py."""
+    polynomial_power: float = 2.0
+    """Exponent of `polynomial`."""
+    decay_steps: int = 0
+    """The steps at the end in which `wsd` falls from the peak to the minimum; it needs at least one."""
+    decay_shape: str = "linear"
+    """How `wsd` falls: `linear` or `sqrt` (1 - sqrt(p), Haegele et al. 2024)."""
+    restart_steps: int = 0
+    """Steps of the first cycle of `cosine_restarts`, 2 or more; each begins at the peak and ends at the minimum."""
+    restart_factor: int = 1
+    """Each cycle of `cosine_restarts` is so many times as long as the one before."""
     optimizer: str = "adamw"
-    """`adamw`: decoupled weight decay, equal to torch.optim.AdamW."""
+    """`adamw` or `sgd`, equal to torch's, or `muon`: Muon for matrices, AdamW for the rest."""
+    optimizer_state: str = "float32"
+    """Type of the optimizer's states; `bfloat16` halves them and needs betas of at most 0.99, or they would freeze."""
+    momentum: float = 0.95
+    """Of `sgd` and `muon`."""
+    nesterov: bool = True
+    """Whether `sgd` and `muon` look one step ahead."""
+    muon_exclude: tuple = ("*embedding*", "lm_head*")  # type: ignore[type-arg]
+    """Matrices that take AdamW in a `muon` run: tables and the head, as Muon's authors have it."""
+    groups: tuple = ()  # type: ignore[type-arg]
+    """Parameter groups: a list of ParameterGroup, or of mappings with its fields."""
+    frozen: tuple = ()  # type: ignore[type-arg]
+    """Parameters whose name matches one of these patterns are not trained; a pattern that matches none is refused."""
+    ema_decay: float = 0.0
+    """Keeps a running average of the weights, average = d * average + (1 - d) * weight after each update; 0 is off."""
+    evaluate_ema: bool = False
+    """Evaluates and samples with the running average in place of the weights."""
     weight_decay: float = 0.1
-    """Decay per step is learning rate times this."""
+    """Decay per step is learning rate times this (`sgd`: added to the gradient, as torch does)."""
     no_decay: tuple = ("*norm*", "*bias", "*embedding*")  # type: ignore[type-arg]  # from_mapping checks plain classes
     """Parameters whose name matches one of these patterns do not decay; those with fewer than two axes never do."""
     beta1: float = 0.9
@@ -50,11 +110,17 @@ class TrainConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global L2 norm; 0 turns clipping off."""
     precision: str = "float32"
-    """Of the model's computation; the step refuses what it cannot do (README, Known limits)."""
+    """Of the model's computation: `float32`, `float16`, or `bfloat16` (on Ascend)."""
+    precision_level: str = "O2"
+    """What is half, see precision.py: `O1` multiplications, `O2` all with float32 masters, `O3` all without."""
+    keep_float32: tuple = ("*norm*", "*router*")  # type: ignore[type-arg]
+    """Parameters whose name matches one of these patterns stay float32 in every level."""
     loss_scale: float = 65536.0
     """First scale of the loss in `float16`; other precisions use 1."""
     loss_scale_window: int = 1000
-    """Steps without an overflow after which the scale doubles; an overflow halves it, never below 1; 0 keeps it."""
+    """Steps without an overflow after which the scale doubles; an overflow halves it; 0 keeps it as it is."""
+    loss_scale_floor: float = 1.0
+    """The scale never falls below this; a run that overflows there is ended by max_skipped_steps."""
     max_skipped_steps: int = 10
     """So many steps in a row without a finite gradient stop the run; a single one is skipped and counted."""
     seed: int = 0
@@ -88,6 +154,8 @@ class TrainConfig:
             "sample_every",
             "seed",
             "loss_scale_window",
+            "decay_steps",
+            "restart_steps",
         ):
             self._expect(name, getattr(self, name) >= 0, "0 or more")
         self._expect("steps", self.steps <= 2**24, "at most 16777216, up to which the compiled schedule is exact")
@@ -98,6 +166,10 @@ class TrainConfig:
             0 <= self.min_learning_rate <= self.learning_rate,
             f"between 0 and train.learning_rate ({self.learning_rate})",
         )
+        self._check_schedule()
+        self._expect("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        self._expect("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")
+        self._expect("evaluate_ema", not self.evaluate_ema or self.ema_decay > 0, "false while train.ema_decay is 0")
         self._expect("weight_decay", 0 <= self.weight_decay < math.inf, "0 or more, finite")
         self._expect("beta1", 0 <= self.beta1 < 1, "in [0, 1)")
         self._expect("beta2", 0 < self.beta2 < 1, "in (0, 1)")
@@ -109,18 +181,35 @@ class TrainConfig:
             self.global_batch_size % self.micro_batch_size == 0,
             f"a multiple of train.micro_batch_size ({self.micro_batch_size})",
         )
-        for name, choices in (
-            ("schedule", SCHEDULES),
-            ("optimizer", OPTIMIZERS),
-            ("precision", PRECISIONS),
-            ("mode", MODES),
-        ):
+        self._expect(
+            "loss_scale_floor", 0 < self.loss_scale_floor <= self.loss_scale, f"above 0, up to {self.loss_scale}"
+        )
+        for name, choices in _CHOICES.items():
             self._expect(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        if self.optimizer_state == "bfloat16":
+            for name in ("beta1", "beta2", "momentum"):
+                is_met = getattr(self, name) <= _LARGEST_BFLOAT16_BETA
+                self._expect(name, is_met, "at most 0.99 where train.optimizer_state is bfloat16, of 8 bits")
         known = [field.name for field in fields(self)]
         for name in self.allow_changes:
             self._expect("allow_changes", name in known, f"names of fields of section train ({', '.join(known)})")
-        for pattern in self.no_decay:
-            self._expect("no_decay", isinstance(pattern, str), "patterns such as *bias")
+        for name in ("no_decay", "muon_exclude", "frozen", "keep_float32"):
+            self._expect(name, all(isinstance(each, str) for each in getattr(self, name)), "patterns such as *bias")
+        groups = tuple(
+            group if isinstance(group, ParameterGroup) else from_mapping(ParameterGroup, group, f"train.groups[{i}]")
+            for i, group in enumerate(self.groups)
+        )
+        object.__setattr__(self, "groups", groups)  # mappings of a YAML file become groups
+
+    def _check_schedule(self) -> None:
+        self._expect("polynomial_power", 0 < self.polynomial_power < math.inf, "a finite number above 0")
+        self._expect("decay_shape", self.decay_shape in ("linear", "sqrt"), "linear or sqrt")
+        self._expect("restart_factor", self.restart_factor >= 1, "1 or more")
+        if self.schedule == "wsd":
+            most = self.steps - max(self.warmup_steps, 1)
+            self._expect("decay_steps", 1 <= self.decay_steps <= most, f"1 ... {most}, the steps after the warm-up")
+        if self.schedule == "cosine_restarts":
+            self._expect("restart_steps", self.restart_steps >= 2, "2 or more for schedule cosine_restarts")
 
     def accumulation_steps(self, world_size: int) -> int:
         """Returns the micro-batches one rank sums up in a step; ConfigError if `world_size` ranks do not divide it."""
@@ -139,6 +228,8 @@ class TrainConfig:
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], section: str) -> T:
     """Builds the dataclass `cls`; raises ConfigError with the full path of an unknown, missing or mistyped key."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{section}: expected keys and values, found {values!r}")
     kinds, ready = get_type_hints(cls), {}
     for key, value in values.items():
         if key not in kinds:

@@ -18,11 +18,10 @@ from typing import Any, Protocol
 
 import mindspore
 import numpy as np
-from mindspore import Tensor, ops
 
-from ms_trainloop.adamw import SLOTS
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.errors import ResumeError
+from ms_trainloop.model_state import write
 from ms_trainloop.step import StepResult, TrainStep
 
 FREE = frozenset(
@@ -33,6 +32,7 @@ FREE = frozenset(
         "save_every",
         "sample_every",
         "tensorboard",
+        "evaluate_ema",
         "max_skipped_steps",
         "allow_changes",
     )
@@ -105,7 +105,7 @@ def capture(
         "loss_scale": float(step.loss_scale.asnumpy()),
         "random_state": {"seed": step.config.seed},
         "tokenizer_fingerprint": tokenizer_fingerprint,
-        "config": dict(config) if config is not None else {},
+        "config": _as_json(config or {}),
         "trainloop": {
             "train": _as_json(asdict(step.config)),
             "world_size": step.world_size,
@@ -141,7 +141,8 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
     if problems:
         raise ResumeError(f"saved state of step {state.step} does not fit this run: " + "; ".join(problems))
     for name, parameter in expected.items():
-        _assign(parameter, state.tensors[name])
+        write(parameter, _as_array(state.tensors[name]))
+    step.state.refresh_copies()
     own = values["trainloop"]
     for counter, value in (
         (step.step, state.step),
@@ -149,8 +150,8 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
         (step.good_steps, own["good_steps"]),
         (step.skipped_in_row, own["skipped_in_row"]),
     ):
-        _assign(counter, np.array(value, np.int32))
-    _assign(step.loss_scale, np.array(values["loss_scale"], np.float32))
+        write(counter, np.array(value, np.int32))
+    write(step.loss_scale, np.array(values["loss_scale"], np.float32))
     return Counters(
         step=state.step,
         samples=values["samples_consumed"],
@@ -162,15 +163,10 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
     )
 
 
-def _assign(parameter: Any, value: np.ndarray[Any, Any]) -> None:
-    """Writes in place. `set_data` gives new storage, which a graph with control flow that has run silently ignores."""
-    ops.assign(parameter, Tensor(np.ascontiguousarray(value).reshape(value.shape)))
-
-
 def _tensors_of(step: TrainStep) -> dict[str, Any]:
     tensors = {f"model.{name}": parameter for name, parameter in step.named_parameters.items()}
-    for slot in SLOTS:
-        tensors |= {f"optimizer.{slot}.{name}": state for name, state in step.optimizer.slots[slot].items()}
+    for slot, states in step.optimizer.slots.items():
+        tensors |= {f"optimizer.{slot}.{name}": state for name, state in states.items()}
     return tensors
 
 
@@ -180,12 +176,19 @@ def _compare_tensors(expected: Mapping[str, Any], found: Mapping[str, np.ndarray
     for name, parameter in expected.items():
         if name in found:
             shape, dtype = tuple(parameter.shape), np.dtype(mindspore.dtype_to_nptype(parameter.dtype))
-            array = found[name]
+            array = _as_array(found[name])
             if tuple(array.shape) != shape:
                 problems.append(f"{name}: saved shape {list(array.shape)}, the model has {list(shape)}")
             if array.dtype != dtype:
                 problems.append(f"{name}: saved {array.dtype}, the model has {dtype}")
     return problems
+
+
+def _as_array(tensor: Any) -> np.ndarray[Any, Any]:
+    """A saved tensor as an array; bfloat16, which numpy lacks, may come as an object with its 16-bit `words`."""
+    if isinstance(tensor, np.ndarray) or getattr(tensor, "dtype", None) != "BF16":
+        return np.asarray(tensor)
+    return np.asarray(tensor.words).view(mindspore.dtype_to_nptype(mindspore.bfloat16))
 
 
 def _missing_values(values: Mapping[str, Any]) -> list[str]:
@@ -225,4 +228,4 @@ def _compare_config(own: Mapping[str, Any], step: TrainStep) -> list[str]:
 
 def _as_json(value: Any) -> Any:
     """The value as JSON gives it back: tuples are lists."""
-    return json.loads(json.dumps(value))
+    return json.loads(json.dumps(value, allow_nan=False))

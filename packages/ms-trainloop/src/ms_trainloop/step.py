@@ -1,4 +1,4 @@
-"""The training step as one graph-mode Cell: forward, backward, accumulation, clipping, AdamW, loss scale, counters.
+"""The training step as one graph-mode Cell: forward, backward, accumulation, clipping, optimizer, loss scale, counters.
 
 Shapes: [micro, batch, seq] is [micro-batches of one step, rows of one forward pass on this rank, tokens of a row].
 """
@@ -10,14 +10,13 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from ms_trainloop.adamw import AdamW
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.errors import ConfigError, TrainLoopError
 from ms_trainloop.loss import SummedCrossEntropy
+from ms_trainloop.model_state import ModelState
+from ms_trainloop.optimizer import Optimizer
+from ms_trainloop.precision import require_possible
 from ms_trainloop.rate import LearningRate
-
-UNSAVED = ("cache.", "constant.")
-"""Names of parameters that are no state of the model (contract `model`): neither trained nor saved."""
 
 
 class StepResult(NamedTuple):
@@ -60,7 +59,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
 
         Args:
             model: Called as `model(input_ids, position_ids, segment_ids)`, returns logits [batch, seq, vocab].
-            config: Section `train`.
+            config: Section `train`. Its `frozen` and `precision` change the model's parameters in place.
             parameters: Every parameter of the model by the name under which it is saved and matched by patterns;
                 by default MindSpore's names. Those with `requires_grad` are trained, the others only saved
                 (`cache.*` and `constant.*` not even that).
@@ -72,20 +71,17 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             TrainLoopError: `parameters` is not exactly the model's parameters, or they cannot be trained.
         """
         super().__init__(auto_prefix=False)
-        _check_precision(config)
+        require_possible(config)
         if (all_reduce is None) != (world_size == 1):
             raise ConfigError(f"world_size: found {world_size} and all_reduce {all_reduce!r}; give both or neither")
         mindspore.set_context(mode=mindspore.GRAPH_MODE if config.mode == "graph" else mindspore.PYNATIVE_MODE)
-        if parameters is None:
-            parameters = {parameter.name: parameter for parameter in model.get_parameters()}
-        _check_parameters(model, parameters)
-        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         self.config = config
         self.model = model
         self.world_size = world_size
-        self.named_parameters = {n: p for n, p in parameters.items() if not n.startswith(UNSAVED)}
+        self.state = ModelState(model, config, parameters)
+        self.named_parameters = self.state.saved
         self.accumulation = config.accumulation_steps(world_size)
-        self.optimizer = AdamW(config, trained)
+        self.optimizer = Optimizer(config, self.state.trained, self.state.copies)
         self.learning_rate = LearningRate(config)
         self.step = _counter("step", 0)
         self.updates = _counter("updates", 0)
@@ -94,13 +90,15 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.loss_scale = _counter("loss_scale", config.loss_scale if config.precision == "float16" else 1.0)
         self.is_scale_dynamic = config.precision == "float16" and config.loss_scale_window > 0
         self.window = config.loss_scale_window
+        self.floor = float(config.loss_scale_floor)
         self.max_norm = float(config.max_grad_norm)
-        self.num_parameters = len(trained)
+        self.num_parameters = len(self.state.trained)
         self.reduce = _Identity() if all_reduce is None else all_reduce
         self.is_reduced = all_reduce is not None
-        weights = ParameterTuple(trained.values())
+        weights = ParameterTuple(self.state.model_parameters.values())
         # has_aux: without it the gradient would be that of the sum of all three outputs.
         self.backward = ops.value_and_grad(_ScaledLoss(model), None, weights, has_aux=True)
+        self.is_half = any(weight.dtype != mindspore.float32 for weight in weights)
         self.add = ops.Add()
         self.first = Tensor(np.int32(1))
         self.storage: dict[str, int] = {}
@@ -112,6 +110,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         # The backward pass starts from scale / slots, not scale: a summed loss would overflow float16 early.
         seed = scale / slots
         (_, loss_sum, count), gradients = self.backward(input_ids[0], labels[0], position_ids[0], segment_ids[0], seed)
+        if self.is_half:
+            gradients = self._in_float32(gradients)
         if self.accumulation > 1:
             i = self.first
             while i < self.accumulation:
@@ -122,6 +122,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
                     ops.gather(segment_ids, i, 0),
                     seed,
                 )
+                if self.is_half:
+                    more = self._in_float32(more)
                 summed: Any = ()
                 for k in range(self.num_parameters):
                     summed += (self.add(gradients[k], more[k]),)
@@ -138,6 +140,12 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             totals = self.reduce(ops.stack((loss_sum, count, votes)))
             loss_sum, count, votes = totals[0], totals[1], totals[2]
         return self._finish(gradients, loss_sum, count, votes, scale, slots)
+
+    def _in_float32(self, gradients: Any) -> Any:
+        cast: Any = ()
+        for k in range(self.num_parameters):
+            cast += (ops.cast(gradients[k], mindspore.float32),)
+        return cast
 
     def _finish(self, gradients: Any, loss_sum: Any, count: Any, votes: Any, scale: Any, slots: Any) -> Any:
         unscale = slots / (scale * ops.maximum(count, 1.0))
@@ -157,7 +165,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         good = (self.good_steps + 1) * applied
         if self.is_scale_dynamic:
             grown = ops.select(good >= self.window, ops.minimum(scale * 2.0, 16777216.0), scale)
-            ops.assign(self.loss_scale, ops.select(is_applied, grown, ops.maximum(scale * 0.5, 1.0)))
+            ops.assign(self.loss_scale, ops.select(is_applied, grown, ops.maximum(scale * 0.5, self.floor)))
             good = good * ops.cast(good < self.window, mindspore.int32)
         ops.assign(self.good_steps, good)
         ops.assign(self.updates, update)
@@ -197,8 +205,10 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         """
         if self.config.mode != "graph" or mindspore.get_context("device_target") != "CPU":
             return
-        storage = {name: parameter.data_ptr() for name, parameter in self.named_parameters.items()}
+        watched = {**self.named_parameters, **{f"{n} (half)": copy for n, copy in self.state.copies.items()}}
+        storage = {name: parameter.data_ptr() for name, parameter in watched.items()}
         if not self.compile_cache:
+            self.state.require_equal_copies()
             self.storage = storage
         elif replaced := [name for name, address in storage.items() if self.storage[name] != address]:
             raise TrainLoopError(
@@ -229,32 +239,3 @@ class _Identity(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
 def _counter(name: str, value: float) -> Parameter:
     dtype = np.float32 if isinstance(value, float) else np.int32
     return Parameter(Tensor(np.array(value, dtype)), name=f"trainloop.{name}", requires_grad=False)
-
-
-def _check_precision(config: TrainConfig) -> None:
-    target = mindspore.get_context("device_target")
-    if config.precision == "bfloat16":
-        raise ConfigError(
-            f"train.precision: bfloat16 has no MatMul, Softmax or Gather on {target} in this version; use float32"
-        )
-    if config.precision == "float16":
-        raise ConfigError("train.precision: float16 is not done yet (README, Known limits); use float32")
-
-
-def _check_parameters(model: nn.Cell, parameters: Mapping[str, Parameter]) -> None:
-    """Names must be unique and cover the model; graphs need MindSpore's own names unique too."""
-    given = {id(parameter): name for name, parameter in parameters.items()}
-    problems = [f"{p.name} of the model is not among them" for p in model.get_parameters() if id(p) not in given]
-    present = {id(parameter) for parameter in model.get_parameters()}
-    problems += [f"{name} is not a parameter of the model" for key, name in given.items() if key not in present]
-    problems += [f"{n} is the same object as {given[id(p)]}" for n, p in parameters.items() if given[id(p)] != n]
-    raw: dict[str, str] = {}
-    for name, parameter in parameters.items():
-        if raw.setdefault(parameter.name, name) != name:
-            problems.append(f"{name} and {raw[parameter.name]} both carry MindSpore's name {parameter.name}")
-        if parameter.requires_grad and parameter.dtype != mindspore.float32:
-            problems.append(f"{name} is {parameter.dtype}, expected Float32")
-    if not any(parameter.requires_grad for parameter in parameters.values()):
-        problems.append("none of them is trainable (requires_grad)")
-    if problems:
-        raise TrainLoopError(f"parameters: {'; '.join(problems)}")
