@@ -2,12 +2,17 @@
 
 import json
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # pytest's import mode leaves a file beside the tests out of it
+
+from layouts import expected_tensors
 
 WORDS = {"F32": "<u4", "F16": "<u2", "BF16": "<u2", "F64": "<u8", "I64": "<u8", "BOOL": "|u1"}
 LLAMA = {
@@ -35,6 +40,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
                       "tie_word_embeddings": True},
     "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 8, "attention_bias": False, "rope_theta": 1e6},
 }  # fmt: skip
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "families.json").read_text())
+"""Configs, names and shapes as transformers 5.24 wrote them for tiny models of the other families."""
+CONFIGS |= {name: entry["config"] for name, entry in GOLDEN.items()}
 
 
 def write_tensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
@@ -104,41 +113,6 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def expected_tensors(config: dict[str, Any], stored: dict[str, tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Contract `model`'s tensors, written out by hand: nothing here comes from the package's tables."""
-    theirs = {name: words for name, (_, words) in stored.items()}
-    ours = {}
-    if config["model_type"] == "gpt2":
-        hidden = config["n_embd"]
-        ours["embedding.weight"] = theirs["transformer.wte.weight"]
-        ours["position_embedding.weight"] = theirs["transformer.wpe.weight"]
-        for layer in range(config["n_layer"]):
-            their, our = f"transformer.h.{layer}.", f"blocks.{layer}."
-            for kind in ("weight", "bias"):
-                ours[f"{our}attention_norm.{kind}"] = theirs[f"{their}ln_1.{kind}"]
-                ours[f"{our}mlp_norm.{kind}"] = theirs[f"{their}ln_2.{kind}"]
-                for number, part in enumerate(("query", "key", "value")):
-                    columns = slice(number * hidden, (number + 1) * hidden)
-                    ours[f"{our}attention.{part}.{kind}"] = theirs[f"{their}attn.c_attn.{kind}"][..., columns].T
-                ours[f"{our}attention.output.{kind}"] = theirs[f"{their}attn.c_proj.{kind}"].T
-                ours[f"{our}mlp.up.{kind}"] = theirs[f"{their}mlp.c_fc.{kind}"].T
-                ours[f"{our}mlp.down.{kind}"] = theirs[f"{their}mlp.c_proj.{kind}"].T
-        return ours | {f"norm.{kind}": theirs[f"transformer.ln_f.{kind}"] for kind in ("weight", "bias")}
-    names = {
-        "input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm",
-        "self_attn.q_proj": "attention.query", "self_attn.k_proj": "attention.key",
-        "self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.output",
-        "self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attention.key_norm",
-        "mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up", "mlp.down_proj": "mlp.down",
-    }  # fmt: skip
-    for name, words in theirs.items():
-        if name.startswith("model.layers."):
-            _, _, layer, *middle, kind = name.split(".")
-            ours[f"blocks.{layer}.{names['.'.join(middle)]}.{kind}"] = words
-    ours["embedding.weight"], ours["norm.weight"] = theirs["model.embed_tokens.weight"], theirs["model.norm.weight"]
-    return ours | ({"lm_head.weight": theirs["lm_head.weight"]} if "lm_head.weight" in theirs else {})
-
-
 class Folders:
     """Makes and reads tiny folders below a temporary path."""
 
@@ -148,12 +122,15 @@ class Folders:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def random(self, config: dict[str, Any], dtype: str = "F32") -> dict[str, tuple[str, np.ndarray]]:
+    def random(
+        self, family: str, dtype: str = "F32", config: dict[str, Any] | None = None
+    ) -> dict[str, tuple[str, np.ndarray]]:
         """Random words: NaNs, infinities and subnormals among them."""
+        shapes = GOLDEN[family]["shapes"] if family in GOLDEN else shapes_of(CONFIGS[family] | (config or {}))
         rng, width = np.random.default_rng(7), np.dtype(WORDS[dtype]).itemsize
         return {
             name: (dtype, np.frombuffer(rng.bytes(int(np.prod(shape)) * width), WORDS[dtype]).reshape(shape))
-            for name, shape in shapes_of(config).items()
+            for name, shape in shapes.items()
         }
 
     def huggingface(
@@ -164,14 +141,15 @@ class Folders:
         dtype: str = "F32",
         change: Callable[[dict[str, tuple[str, np.ndarray]]], None] | None = None,
         generation: dict[str, Any] | None = None,
+        also: dict[str, Any] | None = None,
         **config: Any,
     ) -> Path:
-        """Writes a Hugging Face folder; `change` edits its tensors, `config` its config (`...` removes a key)."""
+        """Writes a Hugging Face folder; `change` edits its tensors, the rest its config (`...` removes a key)."""
+        config |= also or {}
         folder = self.root / name
         folder.mkdir()
         values = {key: value for key, value in (CONFIGS[family] | config).items() if value is not ...}
-        full = CONFIGS[family] | {key: value for key, value in config.items() if value is not ...}
-        tensors = self.random({"num_key_value_heads": 2} | full, dtype)
+        tensors = self.random(family, dtype, {key: value for key, value in config.items() if value is not ...})
         if change:
             change(tensors)
         (folder / "config.json").write_text(json.dumps(values))
@@ -192,7 +170,8 @@ class Folders:
 
     def differences(self, source: Path, target: Path) -> list[str]:
         """Names of tensors of a converted folder that are not what the hand-written layout says."""
-        expected = expected_tensors(self.json(source / "config.json"), self.read(source))
+        theirs = {name: words for name, (_, words) in self.read(source).items()}
+        expected = expected_tensors(self.json(source / "config.json"), theirs)
         found = {name: words for name, (_, words) in self.read(target).items()}
         return sorted(
             name

@@ -2,8 +2,9 @@ import json
 
 import pytest
 from ms_weightconv import convert
-from ms_weightconv.contract import parameter_shapes, read_config
+from ms_weightconv.contract import read_config
 from ms_weightconv.errors import ConfigError, WeightConvError
+from ms_weightconv.parameters import parameter_shapes
 from ms_weightconv.source import open_source
 
 LLAMA3 = {
@@ -49,12 +50,33 @@ def test_linear_scaling_and_the_default_type_are_read(folders):
 
 
 REFUSED = [
-    ("mistral", {"sliding_window": 32}, "sliding_window: found 32 with max_position_embeddings 64"),
-    ("mistral", {"sliding_window": ..., "max_position_embeddings": 8192}, "sliding_window: found 4096"),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 8}, "sliding_window: found 8"),
-    ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+    (
+        "qwen2",
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "sliding_attention, but sliding_window is None",
+    ),
+    ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types: found"),
+    ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types"),
+    ("gemma3", {"sliding_window_pattern": 0, "layer_types": ...}, "sliding_window_pattern"),
+    ("gemma", {"hidden_activation": "relu"}, "hidden_activation: found 'relu'"),
+    ("phi", {"qk_layernorm": True}, "qk_layernorm: found True"),
+    ("falcon", {"alibi": True}, "alibi: found True: positions by an ALiBi bias that is divided"),
+    ("falcon", {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn: found false"),
+    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn: found 2"),
+    ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads: found 2"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual"),
+    ("gptj", {"rotary_dim": 5}, "partial_rotary_factor|rotary_dim"),
+    ("gptj", {"rotary_dim": None}, "rotary_dim: found None"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: found 'relative_key'"),
+    ("bert", {"is_decoder": True}, "is_decoder: found True"),
+    ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine: found False"),
+    ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok 9 of 4 experts"),
+    ("qwen2_moe", {"mlp_only_layers": "all"}, "mlp_only_layers: found 'all'"),
+    ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step: found 0"),
+    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "strange": 1}}, "yarn with strange"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 1]}}, "longrope needs long_factor"),
     ("llama", {"hidden_act": "gelu_fast"}, "hidden_act: expected one of silu"),
-    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling: found type 'yarn'"),
+    ("llama", {"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling: found type 'proportional'"),
     (
         "llama",
         {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
@@ -68,7 +90,7 @@ REFUSED = [
     ("llama", {"vocab_size": "40"}, "vocab_size: expected a whole number"),
     ("llama", {"rms_norm_eps": 0}, "rms_norm_eps: expected a number above 0"),
     ("llama", {"num_key_value_heads": 3}, "no multiple of num_key_value_heads 3"),
-    ("llama", {"model_type": "gemma"}, "family 'gemma' is not known; known: gpt2, llama"),
+    ("llama", {"model_type": "mamba"}, "family 'mamba' is not known; known: gpt2, gpt_neox"),
     ("llama", {"model_type": ...}, "family None is not known"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights: found False"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: found True"),
@@ -180,7 +202,13 @@ def test_names_and_shapes_are_those_of_the_contracts_golden_files(contracts, nam
         ({"hiden_size": 3}, "hiden_size: unknown key; did you mean hidden_size"),
         ({"eos_token_id": [1, 1]}, "eos_token_id: expected"),
         ({"qk_norm": 1}, "qk_norm: expected true or false, found 1"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type: found 'yarn'"),
+        ({"rope_scaling": {"rope_type": "ntk"}}, "rope_scaling.rope_type: found 'ntk'"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: found keys"),
+        ({"sliding_window": 8, "layer_types": ["full_attention"] * 9}, "layer_types: 9 entries"),
+        ({"layer_types": ["sliding_attention"]}, "sliding_window is None with layer_types"),
+        ({"norm_kind": "layer_norm", "rms_norm_adds_one": True}, "rms_norm_adds_one"),
+        ({"position_kind": "learned", "rope_interleaved": True}, "rotary keys"),
+        ({"norm_topk_prob": False}, "norm_topk_prob: set, but num_experts is 0"),
     ],
 )
 def test_a_config_outside_the_contract_is_refused(contracts, change, text):
@@ -190,7 +218,9 @@ def test_a_config_outside_the_contract_is_refused(contracts, change, text):
         read_config(golden | change, "config.json")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama3", "mistral", "qwen2"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "llama3", "mistral", "qwen2", "falcon", "gemma3", "qwen2_moe", "opt", "phi3", "gptj"]
+)
 def test_no_value_of_any_key_ends_in_anything_but_a_named_refusal_or_a_right_answer(folders, family):
     source = folders.huggingface(family, generation={"eos_token_id": 2})
     config = folders.configs[family]

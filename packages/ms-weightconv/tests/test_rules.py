@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from ms_weightconv import convert
 from ms_weightconv.alignment import table_moves
-from ms_weightconv.contract import part_width
 from ms_weightconv.errors import RuleError
 from ms_weightconv.families import FAMILIES
-from ms_weightconv.rules import Rule, Split, Tie, Transpose
+from ms_weightconv.rules import Rule, Tie
 from ms_weightconv.source import open_source
+from ms_weightconv.steps import RotaryPairs, Split, Stack, Transpose, Ungroup
 
 
 def swap(family, first, second):
@@ -39,8 +39,8 @@ def edit_steps(family, theirs, steps):
 class Turned:
     """Hands the parts on in the other order."""
 
-    def forward(self, arrays, config):
-        return arrays[::-1]
+    def forward(self, arrays, config, only=None):
+        return arrays[::-1] if only is None else [arrays[::-1][only]]
 
     backward = forward
 
@@ -49,57 +49,16 @@ class Turned:
 
 
 @dataclass(frozen=True)
-class Grouped:
-    """Rows ordered per key/value group, as its queries, its key, its value; ours keeps the three apart."""
+class Ungrouped(Ungroup):
+    """Reads the rows as all queries, all keys, all values."""
 
-    def forward(self, arrays, config):
-        groups, head = config["num_key_value_heads"], config["head_dim"]
-        queries = config["num_attention_heads"] // groups
-        parts = arrays[0].reshape(groups, queries + 2, head, -1)
-        cut = (parts[:, :queries], parts[:, queries : queries + 1], parts[:, queries + 1 :])
-        return [np.concatenate([part.reshape(-1, parts.shape[-1]) for part in cut])]
-
-    def backward(self, arrays, config):
-        groups, head = config["num_key_value_heads"], config["head_dim"]
-        ends = np.cumsum([part_width(config, part) for part in ("query", "key")])
-        parts = [part.reshape(groups, -1, head, arrays[0].shape[1]) for part in np.split(arrays[0], ends)]
-        return [np.concatenate(parts, axis=1).reshape(arrays[0].shape)]
-
-    def backward_shapes(self, shapes, config):
-        return shapes
-
-
-@dataclass(frozen=True)
-class RotaryPairs:
-    """Rows of each head with the two numbers of a rotary pair side by side; ours has them half a head apart."""
-
-    def forward(self, arrays, config):
-        half = config["head_dim"] // 2
-        return [array.reshape(-1, half, 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape) for array in arrays]
-
-    def backward(self, arrays, config):
-        half = config["head_dim"] // 2
-        return [array.reshape(-1, 2, half, array.shape[1]).swapaxes(1, 2).reshape(array.shape) for array in arrays]
-
-    def backward_shapes(self, shapes, config):
-        return shapes
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """One tensor an expert; ours has them all in one."""
-
-    def forward(self, arrays, config):
-        return [np.stack(arrays)]
-
-    def backward(self, arrays, config):
-        return list(arrays[0])
-
-    def backward_shapes(self, shapes, config):
-        return [shapes[0][1:]] * shapes[0][0]
+    def forward(self, arrays, config, only=None):
+        return Split("query", "key", "value").forward(arrays, config, only)
 
 
 GPT2, LLAMA, QWEN3 = FAMILIES["gpt2"], FAMILIES["llama"], FAMILIES["qwen3"]
+FALCON, BLOOM, PHI3, MIXTRAL = FAMILIES["falcon"], FAMILIES["bloom"], FAMILIES["phi3"], FAMILIES["mixtral"]
+GEMMA2, OPT = FAMILIES["gemma2"], FAMILIES["opt"]
 MUTATIONS = {
     "gpt2: query and key exchanged": ("gpt2", swap(GPT2, "attention.query", "attention.key")),
     "gpt2: attention not transposed": ("gpt2", edit_steps(GPT2, "attn.c_proj.weight", ())),
@@ -111,13 +70,22 @@ MUTATIONS = {
     ),
     "gpt2: fused weight cut per head": (
         "gpt2",
-        edit_steps(GPT2, "c_attn.weight", (Transpose(), Grouped(), Split("query", "key", "value"))),
+        edit_steps(GPT2, "c_attn.weight", (Transpose(), Ungroup())),
     ),
     "gpt2: norms exchanged": ("gpt2", swap(GPT2, "attention_norm", "mlp_norm")),
     "llama: gate and up exchanged": ("llama", swap(LLAMA, "mlp.gate", "mlp.up")),
     "llama: key and value exchanged": ("llama", swap(LLAMA, "attention.key", "attention.value")),
     "llama: output transposed": ("llama", edit_steps(LLAMA, "o_proj.weight", (Transpose(),))),
     "llama: rotary pairs in Meta's order": ("llama", edit_steps(LLAMA, "q_proj.weight", (RotaryPairs(),))),
+    "falcon: groups of another size": ("falcon40", edit_steps(FALCON, "query_key_value.weight", (Ungrouped(),))),
+    "bloom: fused projection cut into thirds": (
+        "bloom",
+        edit_steps(BLOOM, "query_key_value.weight", (Split("query", "key", "value"),)),
+    ),
+    "phi3: gate and up exchanged": ("phi3", swap(PHI3, "mlp.gate", "mlp.up")),
+    "mixtral: up and down exchanged": ("mixtral", swap(MIXTRAL, "experts.gate", "experts.up")),
+    "gemma2: norms before and after exchanged": ("gemma2", swap(GEMMA2, "mlp_norm", "mlp_post_norm")),
+    "opt: norms exchanged": ("opt", swap(OPT, "attention_norm", "mlp_norm")),
     "qwen3: norms of query and key exchanged": ("qwen3", swap(QWEN3, "query_norm", "key_norm")),
 }
 
@@ -126,7 +94,7 @@ MUTATIONS = {
 def test_a_mutated_table_does_not_pass_the_hand_written_layout(folders, monkeypatch, name):
     family, mutated = MUTATIONS[name]
     source = folders.huggingface(family)
-    monkeypatch.setitem(FAMILIES, family, mutated)
+    monkeypatch.setitem(FAMILIES, mutated.name, mutated)
 
     try:
         convert(source, folders.root / "ours", to="mindspore", progress=False)
@@ -153,47 +121,32 @@ def test_a_table_with_a_line_too_few_too_many_or_for_nothing_is_refused_with_all
         assert text in str(error.value)
 
 
-@pytest.mark.parametrize("step", [Grouped(), RotaryPairs(), Stacked()])
-def test_steps_of_later_families_are_lines_of_a_table_and_come_back(step):
+@pytest.mark.parametrize("step", [Ungroup(), Split("query", "key", "value"), RotaryPairs(), Stack(), Transpose()])
+def test_every_step_is_undone_by_its_way_back_whole_and_one_by_one(step):
     config = {
-        "num_hidden_layers": 2, "num_experts": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
-        "intermediate_size": 8,
+        "num_experts": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 8,
     }  # fmt: skip
-    parts = ("query", "key", "value")
-    rule = {
-        Grouped: Rule(
-            "decoder.layers.{layer}.self_attention.linear_qkv.weight",
-            tuple(f"blocks.{{layer}}.attention.{part}.weight" for part in parts),
-            (Grouped(), Split(*parts)),
-        ),
-        RotaryPairs: Rule(
-            "layers.{layer}.attention.wq.weight", "blocks.{layer}.attention.query.weight", (RotaryPairs(),)
-        ),
-        Stacked: Rule(
-            "layers.{layer}.experts.{expert}.w1.weight", "blocks.{layer}.mlp.experts.gate.weight", (Stacked(),)
-        ),
-    }[type(step)]
-    shapes = {
-        "query": (16, 5), "key": (8, 5), "value": (8, 5), "gate": (3, 8, 5),
-    }  # fmt: skip
+    shapes = {Stack: [(3, 8, 5)], RotaryPairs: [(16, 5)], Transpose: [(16, 5)]}.get(
+        type(step), [(16, 5), (8, 5), (8, 5)]
+    )
 
-    for move in rule.moves(config):
-        ours = [shapes[name.split(".")[-2]] for name in move.ours]
-        theirs = move.backward_shapes(ours, config)
-        arrays = [np.random.default_rng(n).integers(0, 99, shape) for n, shape in enumerate(theirs)]
-        forward = move.forward(arrays, config)
-        back = move.backward(forward, config)
-        assert [array.shape for array in forward] == ours
-        assert len(move.theirs) == len(arrays) == len(back)
-        assert all(np.array_equal(first, second) for first, second in zip(arrays, back, strict=True))
-    assert len(list(rule.moves(config))) == 2
+    theirs = step.backward_shapes(shapes, config)
+    arrays = [np.random.default_rng(n).integers(0, 99, shape) for n, shape in enumerate(theirs)]
+    forward = step.forward(arrays, config)
+    back = step.backward(forward, config)
+
+    assert [array.shape for array in forward] == shapes
+    assert [array.shape for array in back] == theirs
+    assert all(np.array_equal(first, second) for first, second in zip(arrays, back, strict=True))
+    assert all(np.array_equal(step.forward(arrays, config, n)[0], each) for n, each in enumerate(forward))
+    assert all(np.array_equal(step.backward(forward, config, n)[0], each) for n, each in enumerate(back))
 
 
 def test_a_grouped_projection_hands_each_group_its_own_rows():
     config = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 1}
     fused = np.array([[0], [1], [10], [20], [2], [3], [11], [21]])  # q0 q1 k0 v0 q2 q3 k1 v1
 
-    query, key, value = Split("query", "key", "value").forward(Grouped().forward([fused], config), config)
+    query, key, value = Ungroup().forward([fused], config)
 
     assert (query.ravel().tolist(), key.ravel().tolist(), value.ravel().tolist()) == ([0, 1, 2, 3], [10, 11], [20, 21])
 

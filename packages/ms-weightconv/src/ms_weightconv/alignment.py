@@ -4,16 +4,17 @@ All differences of names and shapes are found before the first byte of a tensor 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from ms_weightconv.contract import Config, Shape, parameter_shapes
+from ms_weightconv.contract import Config
 from ms_weightconv.errors import RuleError
-from ms_weightconv.mapping import Family
-from ms_weightconv.rules import Drop, Move, Tie
+from ms_weightconv.family import Family
+from ms_weightconv.parameters import Shape, parameter_shapes
+from ms_weightconv.rules import Drop, Duplicate, Move, Rule, Tie
 from ms_weightconv.tensorfile import Tensor
 from ms_weightconv.words import Words
 
@@ -35,19 +36,19 @@ def align_to_contract(family: Family, config: Config, source: Mapping[str, Tenso
         RuleError: a tensor is missing, extra, of another shape or dtype than the rest of its rule, or a tied head
             differs from the embedding; all faults are in the one message.
     """
-    prefix = _missing_prefix(family, source)
+    stored = stored_name(family, source)
     moves, shapes = table_moves(family, config, len(source)), parameter_shapes(config)
-    tied, dropped = _left_out(family, config, source, prefix)
+    copies, dropped = _left_out(family, config, moves, source, stored)
     expected: dict[str, Shape] = {}
     for move in moves:
         theirs = move.backward_shapes([shapes[name] for name in move.ours], config)
-        expected |= {_strip(name, prefix): shape for name, shape in zip(move.theirs, theirs, strict=True)}
-    _check(source, expected, [*dropped, *tied], what)
-    _check_tied(family, moves, source, tied, prefix, what)
-    dropped |= {head: f"equal to {embedding}, to which it is tied" for head, embedding in tied.items()}
+        expected |= {stored(name): shape for name, shape in zip(move.theirs, theirs, strict=True)}
+    _check(source, expected, [*dropped, *copies], what)
+    _check_copies(source, copies, what)
+    dropped |= {name: f"equal to {first}" for name, (first, _) in copies.items()}
     tensors = {}
     for move in moves:
-        parts = [source[_strip(name, prefix)] for name in move.theirs]
+        parts = [source[stored(name)] for name in move.theirs]
         dtype = _common_dtype(move.theirs, parts, what)
         for index, name in enumerate(move.ours):
             tensors[name] = Tensor(dtype, shapes[name], partial(_forward, move, parts, config, index))
@@ -83,7 +84,7 @@ def table_moves(family: Family, config: Config, num_tensors: int) -> list[Move]:
         RuleError: the table makes a tensor twice, or not all of those that the config needs.
     """
     _check_layers(config, num_tensors, family.name)
-    moves = [move for rule in family.rules if not isinstance(rule, Drop) for move in rule.moves(config)]
+    moves = [move for rule in family.rules if isinstance(rule, Rule | Tie) for move in rule.moves(config)]
     needed = set(parameter_shapes(config))
     theirs, ours = (Counter(name for move in moves for name in getattr(move, side)) for side in ("theirs", "ours"))
     faults = [f"{name}: used {count} times" for name, count in theirs.items() if count > 1]
@@ -103,26 +104,41 @@ def _check_layers(config: Config, num_tensors: int, what: str) -> None:
         )
 
 
-def _missing_prefix(family: Family, source: Mapping[str, Tensor]) -> str:
-    return "" if any(name.startswith(family.prefix) for name in source) else family.prefix
+def stored_name(family: Family, source: Iterable[str]) -> Callable[[str], str]:
+    """How a folder spells the names of a family's table: files of the bare model lack the prefix, old ones differ."""
+    names = set(source)
+    prefix = "" if any(name.startswith(family.prefix) for name in names) else family.prefix
 
+    def stored(name: str) -> str:
+        short = name.removeprefix(prefix) if prefix else name
+        for old, new in family.spellings:
+            former = short.removesuffix(new) + old
+            if short.endswith(new) and short not in names and former in names:
+                return former
+        return short
 
-def _strip(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix) if prefix else name
+    return stored
 
 
 def _left_out(
-    family: Family, config: Config, source: Mapping[str, Tensor], prefix: str
-) -> tuple[dict[str, str], dict[str, str]]:
+    family: Family, config: Config, moves: list[Move], source: Mapping[str, Tensor], stored: Callable[[str], str]
+) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
+    """Second copies, each with its first one and what to do when they differ; and dropped names with the reason."""
     dropped: dict[str, str] = {}
-    tied: dict[str, str] = {}
+    copies: dict[str, tuple[str, str]] = {}
     for rule in family.rules:
         if isinstance(rule, Drop):
-            names = (_strip(name, prefix) for name in rule.names(config))
-            dropped |= {name: rule.reason for name in names if name in source}
+            dropped |= {stored(name): rule.reason for name in rule.names(config) if stored(name) in source}
         elif isinstance(rule, Tie) and config["tie_word_embeddings"] and rule.theirs in source:
-            tied[rule.theirs] = rule.to
-    return tied, dropped
+            (first,) = next(move.theirs for move in moves if move.ours == (rule.to,))
+            advice = (
+                "tie_word_embeddings is true; set it to false in config.json to keep both, or delete "
+                f"{rule.theirs} ({family.name} would replace it by the embedding)"
+            )
+            copies[rule.theirs] = (stored(first), advice)
+        elif isinstance(rule, Duplicate) and rule.theirs in source:
+            copies[rule.theirs] = (stored(rule.of), "they must be the same; delete the wrong one")
+    return copies, dropped
 
 
 def _check(source: Mapping[str, Tensor], expected: Mapping[str, Shape], allowed: Iterable[str], what: str) -> None:
@@ -138,18 +154,12 @@ def _check(source: Mapping[str, Tensor], expected: Mapping[str, Shape], allowed:
         raise RuleError(f"{what}: tensors and config do not match, {len(faults)} faults: {_listed(faults)}")
 
 
-def _check_tied(
-    family: Family, moves: list[Move], source: Mapping[str, Tensor], tied: Mapping[str, str], prefix: str, what: str
-) -> None:
-    for head, embedding in tied.items():
-        (name,) = next(move.theirs for move in moves if move.ours == (embedding,))
-        first, second = source[head], source[_strip(name, prefix)]
-        same = first.dtype == second.dtype and first.shape == second.shape
-        if not same or not np.array_equal(first.read(), second.read()):
-            raise RuleError(
-                f"{what}: tie_word_embeddings is true, but {head} differs from {name}; set it to false "
-                f"in config.json to keep both, or delete {head} ({family.name} would replace it by the embedding)"
-            )
+def _check_copies(source: Mapping[str, Tensor], copies: Mapping[str, tuple[str, str]], what: str) -> None:
+    for name, (first_name, advice) in copies.items():
+        copy, first = source[name], source[first_name]
+        same = copy.dtype == first.dtype and copy.shape == first.shape
+        if not same or not np.array_equal(copy.read(), first.read()):
+            raise RuleError(f"{what}: {name} differs from {first_name}: {advice}")
 
 
 def _common_dtype(names: Iterable[str], parts: list[Tensor], what: str) -> str:
@@ -161,11 +171,11 @@ def _common_dtype(names: Iterable[str], parts: list[Tensor], what: str) -> str:
 
 
 def _forward(move: Move, parts: list[Tensor], config: Config, index: int) -> Words:
-    return move.forward([part.read() for part in parts], config)[index]
+    return move.forward([part.read() for part in parts], config, index)[0]
 
 
 def _backward(move: Move, parts: list[Tensor], config: Config, index: int) -> Words:
-    return move.backward([part.read() for part in parts], config)[index]
+    return move.backward([part.read() for part in parts], config, index)[0]
 
 
 def _listed(faults: list[str]) -> str:

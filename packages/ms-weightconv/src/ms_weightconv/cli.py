@@ -104,7 +104,6 @@ def list_families(family: str | None) -> None:
     chosen = find_family(family, None, "list")
     click.echo("\n".join(map(str, chosen.rules)))
     for line in chosen.fields:
-        ours = line.ours if isinstance(line.ours, str) else ", ".join(line.ours)
-        click.echo(f"config {line.theirs} -> {ours}")
+        click.echo(f"config {', '.join(line.their_keys)} -> {', '.join(line.our_keys)}")
     for limit in chosen.limits:
         click.echo(f"config {limit.key} must be {' or '.join(map(repr, limit.allowed))}, else {limit.reason}")

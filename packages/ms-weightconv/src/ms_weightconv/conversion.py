@@ -13,7 +13,7 @@ from ms_weightconv.alignment import align_to_family
 from ms_weightconv.contract import write_config
 from ms_weightconv.errors import ConfigError
 from ms_weightconv.families import FAMILIES
-from ms_weightconv.mapping import Family
+from ms_weightconv.family import Family
 from ms_weightconv.report import Report
 from ms_weightconv.sidecar import SIDECAR_FILE, restore_huggingface, write_sidecar
 from ms_weightconv.source import Source, open_source

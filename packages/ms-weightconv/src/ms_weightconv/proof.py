@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ms_weightconv.alignment import Alignment, align_to_family
+from ms_weightconv.alignment import Alignment, align_to_family, stored_name
 from ms_weightconv.conversion import cast_tensors
 from ms_weightconv.errors import ProofError
 from ms_weightconv.mapping import live_config
@@ -112,12 +112,12 @@ def _round_trip_faults(side: Source, aligned: Alignment) -> list[str]:
     if side.layout != "huggingface" or side.family is None:
         return []
     back = align_to_family(side.family, side.config, aligned.tensors, str(side.path)).tensors
-    prefix = "" if any(name.startswith(side.family.prefix) for name in side.tensors) else side.family.prefix
+    stored = stored_name(side.family, side.tensors)
     faults = []
     for name, tensor in back.items():
-        original = side.tensors[name.removeprefix(prefix)]
+        original = side.tensors[stored(name)]
         if original.shape != tensor.shape or not np.array_equal(original.read(), tensor.read()):
             faults.append(f"{name}: does not come back from the way there and back")
-    kept = {name.removeprefix(prefix) for name in back}
+    kept = {stored(name) for name in back}
     faults += [f"{name}: lost" for name in side.tensors if name not in kept and name not in aligned.dropped]
     return faults

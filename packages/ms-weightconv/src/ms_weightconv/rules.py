@@ -8,75 +8,13 @@ experts' tensors then belong to one move (for a step that stacks them). Steps wo
          (Transpose(), Split("query", "key", "value")))
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
-from ms_weightconv.contract import Config, Shape, part_width
+from ms_weightconv.contract import Config
+from ms_weightconv.parameters import Shape, has_experts
+from ms_weightconv.steps import Step
 from ms_weightconv.words import Words
-
-
-class Step(Protocol):
-    """One invertible change of layout; `forward` leads to contract `model`."""
-
-    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """Foreign arrays to ours."""
-
-    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """Our arrays to foreign ones: the inverse of `forward`."""
-
-    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
-        """The shapes that `backward` yields, without touching data."""
-
-
-@dataclass(frozen=True)
-class Transpose:
-    """Exchanges the two axes of each matrix: for layers that store `[in, out]`."""
-
-    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """See `Step`."""
-        return [array.T for array in arrays]
-
-    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """See `Step`."""
-        return [array.T for array in arrays]
-
-    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
-        """See `Step`."""
-        return [shape[::-1] for shape in shapes]
-
-    def __str__(self) -> str:
-        return "transpose"
-
-
-@dataclass(frozen=True, init=False)
-class Split:
-    """Cuts one fused tensor along its output axis into the named projections, in the named order."""
-
-    parts: tuple[str, ...]
-    """Of query, key, value, gate, up; their widths come from the config."""
-
-    def __init__(self, *parts: str) -> None:
-        object.__setattr__(self, "parts", parts)
-
-    def forward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """See `Step`."""
-        (fused,) = arrays
-        ends = np.cumsum([part_width(config, part) for part in self.parts])
-        return np.split(fused, ends[:-1])
-
-    def backward(self, arrays: list[Words], config: Config) -> list[Words]:
-        """See `Step`."""
-        return [np.concatenate(arrays)]
-
-    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
-        """See `Step`."""
-        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
-
-    def __str__(self) -> str:
-        return f"split {'/'.join(self.parts)}"
 
 
 @dataclass(frozen=True)
@@ -90,19 +28,23 @@ class Move:
     steps: tuple[Step, ...]
     """From theirs to ours."""
 
-    def forward(self, arrays: Sequence[Words], config: Config) -> list[Words]:
-        """Their arrays, in the order of `theirs`, to ours, in the order of `ours`."""
+    def forward(self, arrays: Sequence[Words], config: Config, only: int | None = None) -> list[Words]:
+        """Their arrays, in the order of `theirs`, to ours, in the order of `ours`; or the one with number `only`."""
         current = list(arrays)
-        for step in self.steps:
+        for step in self.steps[:-1]:
             current = step.forward(current, config)
-        return current
+        if self.steps:
+            return self.steps[-1].forward(current, config, only)
+        return current if only is None else [current[only]]
 
-    def backward(self, arrays: Sequence[Words], config: Config) -> list[Words]:
-        """The inverse of `forward`."""
+    def backward(self, arrays: Sequence[Words], config: Config, only: int | None = None) -> list[Words]:
+        """The inverse of `forward`; or the array with number `only`."""
         current = list(arrays)
-        for step in reversed(self.steps):
+        for step in self.steps[:0:-1]:
             current = step.backward(current, config)
-        return current
+        if self.steps:
+            return self.steps[0].backward(current, config, only)
+        return current if only is None else [current[only]]
 
     def backward_shapes(self, shapes: Sequence[Shape], config: Config) -> list[Shape]:
         """Shapes of their tensors, given those of ours."""
@@ -123,16 +65,16 @@ class Rule:
     steps: tuple[Step, ...] = ()
     """Layout changes from theirs to ours; none means a plain rename."""
     when: str | None = None
-    """A config key of contract `model`; the rule holds only where that is true."""
+    """Where the rule holds: terms joined by `and`, each `KEY`, `KEY=VALUE` or `not` one, of the config's keys and of
+    `experts` (this layer has some), `shared_expert` (and one for every token), `embedding_projection`."""
 
     def moves(self, config: Config) -> Iterator[Move]:
         """The moves that the rule stands for under a config; none when its condition is false."""
-        if self.when is not None and not config[self.when]:
-            return
         theirs, ours = _as_tuple(self.theirs), _as_tuple(self.ours)
         per_layer = any("{layer}" in pattern for pattern in (*theirs, *ours))
         for layer in range(config["num_hidden_layers"]) if per_layer else (0,):
-            yield Move(_expand(theirs, layer, config), _expand(ours, layer, config), self.steps)
+            if self.when is None or _holds(self.when, config, layer):
+                yield Move(_expand(theirs, layer, config), _expand(ours, layer, config), self.steps)
 
     def __str__(self) -> str:
         text = f"{', '.join(_as_tuple(self.theirs))} -> {', '.join(_as_tuple(self.ours))}"
@@ -179,6 +121,35 @@ class Drop:
 
     def __str__(self) -> str:
         return f"{self.theirs} -> left out  [{self.reason}]"
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A tensor that some files hold a second time; left out where it equals the first bit for bit, else refused."""
+
+    theirs: str
+    """Foreign name of the second copy."""
+    of: str
+    """Foreign name of the first."""
+
+    def __str__(self) -> str:
+        return f"{self.theirs} -> left out  [where it equals {self.of}]"
+
+
+_FACTS: dict[str, Callable[[Config, int], object]] = {
+    "experts": has_experts,
+    "shared_expert": lambda config, layer: has_experts(config, layer) and config["shared_expert_intermediate_size"],
+    "embedding_projection": lambda config, layer: config["embedding_size"] != config["hidden_size"],
+}
+
+
+def _holds(condition: str, config: Config, layer: int) -> bool:
+    for term in condition.split(" and "):
+        key, _, value = term.removeprefix("not ").partition("=")
+        found = _FACTS[key](config, layer) if key in _FACTS else config[key]
+        if (str(found) == value if value else bool(found)) == term.startswith("not "):
+            return False
+    return True
 
 
 def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from ms_weightconv.contract import Config
 from ms_weightconv.errors import ConfigError, SourceError
-from ms_weightconv.mapping import Family, from_huggingface, to_huggingface
+from ms_weightconv.family import Family
+from ms_weightconv.mapping import changed_keys, from_huggingface, to_huggingface
 from ms_weightconv.shards import read_json
 from ms_weightconv.words import NAME_OF_DTYPE
 
 SIDECAR_FILE = "huggingface.json"
 FORMAT, VERSION = "ms-weightconv.huggingface", 1
-_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +92,11 @@ def _merge(family: Family, config: Config, fresh: Mapping[str, Any], original: S
         meant: Mapping[str, Any] = from_huggingface(family, theirs, original.generation, what).config
     except ConfigError:
         meant = {}
-    rope_changed = any(meant.get(key) != config[key] for key in ("rope_theta", "rope_scaling"))
     for line in family.fields:
-        names = (line.ours,) if isinstance(line.ours, str) else line.ours
-        changed = any(meant.get(name) != config[name] for name in names)
-        if changed and line.theirs in fresh:
-            theirs[line.theirs] = fresh[line.theirs]
-        elif changed:
-            theirs.pop(line.theirs, None)
-    if rope_changed and "rope_theta" in fresh:
-        for key in _ROPE_KEYS:
-            theirs.pop(key, None)
-        theirs |= {key: fresh[key] for key in _ROPE_KEYS if key in fresh}
+        if changed_keys(line, meant, config):
+            for key in line.their_keys:
+                theirs.pop(key, None)
+            theirs |= {key: fresh[key] for key in line.their_keys if key in fresh}
     return theirs
 
 

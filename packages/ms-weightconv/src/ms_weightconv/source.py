@@ -11,7 +11,8 @@ from ms_weightconv.checkpoint import is_checkpoint, read_checkpoint
 from ms_weightconv.contract import FORMAT, Config, read_config
 from ms_weightconv.errors import SourceError
 from ms_weightconv.families import FAMILIES, find_family
-from ms_weightconv.mapping import Family, Mapped, from_huggingface
+from ms_weightconv.family import Family
+from ms_weightconv.mapping import Mapped, from_huggingface
 from ms_weightconv.shards import describe_other_kind, read_json, read_weights
 from ms_weightconv.sidecar import Sidecar, read_sidecar
 from ms_weightconv.tensorfile import Tensor
