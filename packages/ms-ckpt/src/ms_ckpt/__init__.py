@@ -15,9 +15,11 @@ from ms_ckpt.errors import (
     ValuesError,
 )
 from ms_ckpt.folder import CheckpointFolder, open_folder
+from ms_ckpt.layout import Layout, layout_of_plan, split_layout
+from ms_ckpt.rank_store import RankStore
 from ms_ckpt.rules import LoadRules
 from ms_ckpt.store import CheckpointStore
-from ms_ckpt.tensor import RawTensor
+from ms_ckpt.tensor import LazyTensor, RawTensor
 
 __all__ = [
     "AsyncSaver",
@@ -29,13 +31,18 @@ __all__ = [
     "CkptError",
     "ConfigError",
     "InvalidCheckpointError",
+    "Layout",
+    "LazyTensor",
     "LoadRules",
     "MismatchError",
+    "RankStore",
     "RawTensor",
     "SaveError",
     "StepExistsError",
     "ValuesError",
     "__version__",
     "from_mapping",
+    "layout_of_plan",
     "open_folder",
+    "split_layout",
 ]

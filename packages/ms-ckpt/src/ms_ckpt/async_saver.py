@@ -1,22 +1,35 @@
 """Saving beside the training: `save` copies the tensors, one thread writes them, errors come at the next call."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace as changed
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ms_ckpt.block import Block, Content, blocks_of
 from ms_ckpt.checkpoint import Checkpoint
 from ms_ckpt.commit import STATE_FORMAT, state_bytes
 from ms_ckpt.document import from_bytes
 from ms_ckpt.errors import CkptError, SaveError
-from ms_ckpt.store import CheckpointStore
-from ms_ckpt.tensor import NUMPY_DTYPES, Array, Tensor, returned_form, words_of
+from ms_ckpt.tensor import NUMPY_DTYPES, Array, LazyTensor, returned_form, words_of
 
 _log = logging.getLogger(__name__)
+
+
+class Store(Protocol):
+    """What is saved through: a CheckpointStore, a RankStore or a part of one."""
+
+    def save(
+        self, step: int, tensors: Mapping[str, Content], values: Mapping[str, Any], *, replace: bool = False
+    ) -> Path:
+        """Saves a step."""
+
+    def load(self, step: int | None = None) -> Checkpoint | None:
+        """Loads a step."""
 
 
 class AsyncSaver:
@@ -26,16 +39,16 @@ class AsyncSaver:
     is allocated once (as much as the tensors) and used again.
     """
 
-    def __init__(self, store: CheckpointStore) -> None:
-        """Saves and loads through `store`."""
+    def __init__(self, store: Store) -> None:
+        """Saves and loads through `store`, which may be a CheckpointStore or a RankStore."""
         self.store = store
         self._writer = ThreadPoolExecutor(1, "ms-ckpt-save")
         self._under_way: Future[Path] | None = None
-        self._staging: dict[str, tuple[str, Array]] = {}
+        self._staging: dict[tuple[str, int], tuple[str, Array]] = {}
         self._is_closed = False
 
     def save(
-        self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], *, replace: bool = False
+        self, step: int, tensors: Mapping[str, Content], values: Mapping[str, Any], *, replace: bool = False
     ) -> None:
         """Takes copies and begins to write them; the tensors and values may change as soon as this returns.
 
@@ -46,13 +59,12 @@ class AsyncSaver:
         if self._is_closed:
             raise SaveError(f"step {step} was not saved: this saver is closed")
         frozen = from_bytes(state_bytes(step, values), "values", format_name=STATE_FORMAT)["values"]
-        self._stage(tensors)
-        staged = {name: returned_form(*self._staging[name]) for name in tensors}
+        staged = self._stage(blocks_of(tensors))
         self._under_way = self._writer.submit(self.store.save, step, staged, frozen, replace=replace)
 
-    def prepare(self, tensors: Mapping[str, Tensor]) -> None:
+    def prepare(self, tensors: Mapping[str, Content]) -> None:
         """Allocates the memory for copies of these tensors now, so that the first `save` takes no longer."""
-        self._stage(tensors)
+        self._stage(blocks_of(tensors))
 
     def wait(self) -> Path | None:
         """Returns when nothing is being written any more: the folder just written, or None if there was none.
@@ -91,13 +103,24 @@ class AsyncSaver:
                 raise
             _log.error("the last checkpoint was not saved: %s", failure)
 
-    def _stage(self, tensors: Mapping[str, Tensor]) -> None:
-        live = {name: words_of(name, tensor) for name, tensor in tensors.items()}
+    def _stage(self, blocks: Mapping[str, Sequence[Block]]) -> dict[str, list[Block]]:
+        """The same blocks with their data in the staging memory."""
+        live = {
+            (name, number): words_of(name, block.data.read() if isinstance(block.data, LazyTensor) else block.data)
+            for name, held in blocks.items()
+            for number, block in enumerate(held)
+        }
         self.wait()
         for gone in self._staging.keys() - live.keys():
             del self._staging[gone]
-        for name, (dtype, words) in live.items():
-            kept = self._staging.get(name)
+        for place, (dtype, words) in live.items():
+            kept = self._staging.get(place)
             if kept is None or kept[0] != dtype or kept[1].shape != words.shape:
-                kept = self._staging[name] = (dtype, np.empty(words.shape, NUMPY_DTYPES[dtype]))
+                kept = self._staging[place] = (dtype, np.empty(words.shape, NUMPY_DTYPES[dtype]))
             np.copyto(kept[1], words)
+        return {
+            name: [
+                changed(block, data=returned_form(*self._staging[name, number])) for number, block in enumerate(held)
+            ]
+            for name, held in blocks.items()
+        }

@@ -77,7 +77,7 @@ def write_blocks(
     places: list[tuple[str, str, Block]] = []
     forms: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name in sorted(blocks):
-        written = [block for block in blocks[name] if has_replicas or block.replica == 0]
+        written = [block for block in blocks[name] if _is_written(block, has_replicas=has_replicas)]
         for number, block in enumerate(written):
             found = (form_of(name, block.data)[0], tuple(block.shape))
             if forms.setdefault(name, found) != found:
@@ -101,6 +101,11 @@ def write_blocks(
     return file, {
         name: StoredTensor(dtype=forms[name][0], shape=forms[name][1], chunks=tuple(chunks[name])) for name in chunks
     }
+
+
+def _is_written(block: Block, *, has_replicas: bool) -> bool:
+    is_part_without_elements = 0 in block.data.shape and 0 not in block.shape  # of an axis shorter than its ranks
+    return (has_replicas or block.replica == 0) and not is_part_without_elements
 
 
 def join_tensors(parts: Iterable[tuple[str, Mapping[str, StoredTensor]]]) -> dict[str, StoredTensor]:

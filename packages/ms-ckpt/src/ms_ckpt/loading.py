@@ -17,6 +17,8 @@ def load_tensors(
     folder: CheckpointFolder, expected: Expected | None, rules: LoadRules | None, slices: Slices | None
 ) -> Checkpoint:
     """The tensors in fresh memory."""
+    if expected is None and (absent := sorted((slices or {}).keys() - folder.index.tensors.keys())):
+        raise MismatchError(f"{folder.path}: slices of tensors that it does not hold: {', '.join(absent)}")
     matches = _match(folder, expected, rules, slices)
     return _checkpoint(folder, _read(folder, matches, slices))
 
@@ -54,10 +56,19 @@ def load_each(
     return _checkpoint(folder, {})
 
 
+def verify_matches(folder: CheckpointFolder, rules: LoadRules | None, slices: Slices | None) -> None:
+    """Reads what `load_tensors` would, and keeps nothing; raises InvalidCheckpointError at the first difference."""
+    matches = _match(folder, None, rules, slices)
+    folder.verify_blocks({match.stored: (slices or {}).get(match.stored) for match in matches.values()})
+
+
 def _match(
     folder: CheckpointFolder, expected: Expected | None, rules: LoadRules | None, slices: Slices | None
 ) -> dict[str, Match]:
-    shapes = {name: folder.shape_of(name, cuts) for name, cuts in (slices or {}).items()}
+    # a slice of a tensor that is not there: the tensor is listed as missing where it is expected
+    shapes = {
+        name: folder.shape_of(name, cuts) for name, cuts in (slices or {}).items() if name in folder.index.tensors
+    }
     return match_tensors(folder.index, expected, rules or LoadRules(), str(folder.path), shapes)
 
 

@@ -13,7 +13,7 @@ from ms_ckpt.config import CheckpointConfig
 from ms_ckpt.errors import InvalidCheckpointError, SaveError, StepExistsError
 from ms_ckpt.folder import CheckpointFolder, folder_name, open_folder, step_of
 from ms_ckpt.folder_writer import write_folder
-from ms_ckpt.loading import Slices, load_each, load_into, load_tensors
+from ms_ckpt.loading import Slices, load_each, load_into, load_tensors, verify_matches
 from ms_ckpt.lock import root_lock
 from ms_ckpt.retention import Saved, metric_of, superfluous_steps
 from ms_ckpt.rules import Expected, LoadRules
@@ -58,7 +58,7 @@ class CheckpointStore:
     ) -> Path:
         """Saves a checkpoint of several files, one for each of `ranks`, from this process; see `save`.
 
-        Raises InvalidCheckpointError if the blocks do not tile a tensor.
+        Raises ValuesError if the blocks do not tile a tensor, naming the ranks.
         """
         state = state_bytes(step, values)  # refuses what cannot be stored before anything is written
         with self.publication(step, replace=replace) as staged:
@@ -75,7 +75,7 @@ class CheckpointStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with root_lock(self.root, self.config.lock_seconds):
-                if final.exists() and not replace and self._is_valid(step, whole=True):
+                if final.exists() and not replace and self.is_valid(step):
                     raise StepExistsError(f"{final}: step {step} is already saved; pass replace=True to write it anew")
                 sweep_orphans(self.root)
                 with staging_folder(self.root, step) as staged:
@@ -151,7 +151,33 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """The steps whose folder is whole (all but the tensors' bytes is checked; `verify` checks those too)."""
-        return [step for step in self._folders() if self._is_valid(step)]
+        return [step for step in self._folders() if self._describe(step, whole=False) is not None]
+
+    def is_valid(self, step: int) -> bool:
+        """Whether a step is there and every byte of it is what was saved."""
+        return self._describe(step, whole=True) is not None
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is any checkpoint, valid or not."""
+        return bool(self._folders())
+
+    def newest_valid(
+        self, limit: int | None = None, *, rules: LoadRules | None = None, slices: Slices | None = None
+    ) -> int | None:
+        """The newest step, not above `limit`, of which everything that these rules and slices ask for is intact.
+
+        Read and verified as `load` would, nothing kept; damaged ones are passed over with a warning. None if there is
+        none.
+        """
+        for step in reversed(self._folders()):
+            if limit is None or step <= limit:
+                try:
+                    with self.open(step) as folder:
+                        verify_matches(folder, rules, slices)
+                        return step
+                except InvalidCheckpointError as error:
+                    _log.warning("skipped a damaged checkpoint: %s", error)
+        return None
 
     def verify(self, step: int) -> None:
         """Reads every byte of a step; raises InvalidCheckpointError with the first difference from what was saved."""
@@ -190,9 +216,6 @@ class CheckpointStore:
     def _folders(self) -> list[int]:
         names = [entry.name for entry in self.root.iterdir()] if self.root.is_dir() else []
         return sorted(step for step in map(step_of, names) if step is not None)
-
-    def _is_valid(self, step: int, *, whole: bool = False) -> bool:
-        return self._describe(step, whole=whole) is not None
 
     def _saved(self, *, whole: bool = False) -> list[Saved]:
         found = (self._describe(step, whole=whole) for step in self._folders())
