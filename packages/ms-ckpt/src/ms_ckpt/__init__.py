@@ -16,7 +16,9 @@ from ms_ckpt.errors import (
 )
 from ms_ckpt.folder import CheckpointFolder, open_folder
 from ms_ckpt.layout import Layout, layout_of_plan, split_layout
+from ms_ckpt.part_store import PartStore, merge_parts
 from ms_ckpt.rank_store import RankStore
+from ms_ckpt.resharding import reshard
 from ms_ckpt.rules import LoadRules
 from ms_ckpt.store import CheckpointStore
 from ms_ckpt.tensor import LazyTensor, RawTensor
@@ -35,6 +37,7 @@ __all__ = [
     "LazyTensor",
     "LoadRules",
     "MismatchError",
+    "PartStore",
     "RankStore",
     "RawTensor",
     "SaveError",
@@ -43,6 +46,8 @@ __all__ = [
     "__version__",
     "from_mapping",
     "layout_of_plan",
+    "merge_parts",
     "open_folder",
+    "reshard",
     "split_layout",
 ]

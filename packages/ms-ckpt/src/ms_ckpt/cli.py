@@ -5,10 +5,12 @@ import math
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ms_ckpt.__about__ import __version__
+from ms_ckpt.cli_rewrite import merge, reshard
 from ms_ckpt.errors import CkptError
 
 
@@ -39,13 +41,13 @@ def main(debug: bool) -> None:
 @click.option("--quick", is_flag=True, help="Check all but the tensors' bytes.")
 def list_checkpoints(root: Path, quick: bool) -> None:
     """List the checkpoints under ROOT with their validity."""
-    folders = _step_folders(root)
-    if not folders:
-        click.echo(f"{root}: no checkpoints")
-    for folder in folders:
-        problem = _problem(folder, is_quick=quick)
+    from ms_ckpt.listing import checkpoint_folders, problem_of
+
+    for folder in checkpoint_folders(root):
+        problem = problem_of(folder, is_quick=quick)
         size = sum(file.stat().st_size for file in folder.iterdir())
-        click.echo(f"{folder.name}  {_spell_size(size):>9}  {problem or ('whole' if quick else 'valid')}")
+        verdict = f"DAMAGED: {problem}" if problem else "whole" if quick else "valid"
+        click.echo(f"{_name(folder, root)}  {_spell_size(size):>9}  {verdict}")
 
 
 @main.command()
@@ -54,19 +56,23 @@ def list_checkpoints(root: Path, quick: bool) -> None:
 def inspect(path: Path, as_json: bool) -> None:
     """Show tensors, their statistics and the values of PATH (a checkpoint, or a root: its newest)."""
     from ms_ckpt.folder import open_folder
+    from ms_ckpt.listing import newest_valid
     from ms_ckpt.statistics import describe
     from ms_ckpt.tensor import num_bytes
 
-    with open_folder(_resolve(path)) as folder:
+    with open_folder(newest_valid(path)) as folder:
         rows = {}
         for name, stored in folder.index.tensors.items():
             figures = {key: _finite(value) for key, value in asdict(describe(folder.read(name))).items()}
-            size = num_bytes(stored.dtype, stored.shape)
-            rows[name] = {"dtype": stored.dtype, "shape": list(stored.shape), "bytes": size, **figures}
+            held = folder.shape_of(name)
+            rows[name] = {
+                "dtype": stored.dtype, "shape": list(held), "bytes": num_bytes(stored.dtype, held), **figures
+            }  # fmt: skip
         if as_json:
             click.echo(json.dumps({"step": folder.step, "tensors": rows, "values": folder.values}, allow_nan=False))
             return
-        click.echo(f"{folder.path}: step {folder.step}, {len(rows)} tensors")
+        part = "" if folder.index.rank is None else f", rank {folder.index.rank}'s part of {folder.index.world_size}"
+        click.echo(f"{folder.path}: step {folder.step}{part}, {len(rows)} tensors")
         for name, row in rows.items():
             numbers = " ".join(f"{key} {_spell(row[key])}" for key in ("minimum", "maximum", "mean", "std"))
             warning = f"  NOT FINITE: {row['num_non_finite']}" if row["num_non_finite"] else ""
@@ -79,14 +85,14 @@ def inspect(path: Path, as_json: bool) -> None:
 @click.argument("path", type=_FOLDER)
 def verify(path: Path) -> None:
     """Read every byte of PATH (a checkpoint, or all under a root); exit code 1 if one is damaged."""
-    folders = [path] if path.name.startswith("step-") else _step_folders(path)
-    if not folders:
-        raise CkptError(f"{path}: no checkpoints")
+    from ms_ckpt.listing import checkpoint_folders, problem_of
+
+    folders = checkpoint_folders(path)
     problems = 0
     for folder in folders:
-        problem = _problem(folder, is_quick=False)
+        problem = problem_of(folder, is_quick=False)
         problems += problem is not None
-        click.echo(f"{folder.name}  {problem or 'valid'}")
+        click.echo(f"{_name(folder, path)}  {f'DAMAGED: {problem}' if problem else 'valid'}")
     if problems:
         raise CkptError(f"{problems} of {len(folders)} checkpoints are damaged")
 
@@ -98,9 +104,10 @@ def diff(first: Path, second: Path) -> None:
     """Compare two checkpoints bit by bit; exit code 1 if they differ."""
     from ms_ckpt.comparison import compare
     from ms_ckpt.folder import open_folder
+    from ms_ckpt.listing import newest_valid
 
     with ExitStack() as stack:
-        folders = [stack.enter_context(open_folder(_resolve(path))) for path in (first, second)]
+        folders = [stack.enter_context(open_folder(newest_valid(path))) for path in (first, second)]
         differences = compare(*folders)
     for difference in differences:
         click.echo(f"{difference.name}: {difference.text}")
@@ -113,48 +120,29 @@ def diff(first: Path, second: Path) -> None:
 @click.argument("root", type=_FOLDER)
 @click.option("--keep-last", type=click.IntRange(min=1), default=3, show_default=True, help="Newest ones to keep.")
 @click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Keep steps that are multiples of this.")
+@click.option("--keep-every-minutes", type=click.IntRange(min=0), default=0, help="Keep one for each such time.")
+@click.option("--keep-best", type=click.IntRange(min=0), default=0, help="Number of best ones to keep.")
+@click.option("--best-metric", default="", help="Where the metric stands in the values: metrics.validation_loss.")
+@click.option("--best-is", type=click.Choice(["lowest", "highest"]), default="lowest", show_default=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-def prune(root: Path, keep_last: int, keep_every: int, dry_run: bool) -> None:
+def prune(root: Path, dry_run: bool, **settings: Any) -> None:
     """Delete valid checkpoints under ROOT that need not be kept; damaged ones are neither counted nor deleted."""
     from ms_ckpt.config import CheckpointConfig
-    from ms_ckpt.store import CheckpointStore
+    from ms_ckpt.listing import store_at
 
-    store = CheckpointStore(root, CheckpointConfig(keep_last=keep_last, keep_every=keep_every))
-    steps = store.prune(is_dry_run=dry_run)
+    steps = store_at(root, CheckpointConfig(**settings)).prune(is_dry_run=dry_run)
     for step in steps:
         click.echo(f"{'would delete' if dry_run else 'deleted'} step {step}")
     if not steps:
         click.echo("nothing to delete")
 
 
-def _step_folders(root: Path) -> list[Path]:
-    from ms_ckpt.folder import step_of
-
-    folders = [(step, entry) for entry in root.iterdir() if (step := step_of(entry.name)) is not None]
-    return [folder for _, folder in sorted(folders)]
+main.add_command(reshard)
+main.add_command(merge)
 
 
-def _resolve(path: Path) -> Path:
-    """The checkpoint itself, or the newest valid one of a root."""
-    if path.name.startswith("step-"):
-        return path
-    for folder in reversed(_step_folders(path)):
-        if _problem(folder, is_quick=True) is None:
-            return folder
-    raise CkptError(f"{path}: no valid checkpoint")
-
-
-def _problem(folder: Path, *, is_quick: bool) -> str | None:
-    from ms_ckpt.errors import InvalidCheckpointError
-    from ms_ckpt.folder import open_folder
-
-    try:
-        with open_folder(folder) as opened:
-            if not is_quick:
-                opened.verify()
-    except InvalidCheckpointError as error:
-        return f"DAMAGED: {str(error).removeprefix(f'{folder}: ')}"
-    return None
+def _name(folder: Path, root: Path) -> str:
+    return folder.name if folder == root else str(folder.relative_to(root))
 
 
 def _finite(value: float) -> float | None:

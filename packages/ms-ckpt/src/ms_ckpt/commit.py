@@ -32,13 +32,13 @@ def write_documents(folder: Path, index: Index, state: bytes) -> None:
     sync_folder(folder)
 
 
-def read_documents(folder: Path, *, is_part: bool = False) -> tuple[Index, int, dict[str, Any]]:
+def read_documents(folder: Path) -> tuple[Index, int, dict[str, Any]]:
     """The index, the state's step and its values; raises InvalidCheckpointError, naming the file and what is wrong."""
     commit = _read_file(folder / "COMMIT", limit=1 << 12)
     index_data, state_data = _read_file(folder / "index.json"), _read_file(folder / "state.json")
     if commit != _commit_bytes(index_data, state_data):
         raise InvalidCheckpointError(_explain(commit, index_data, state_data))
-    index = Index.from_bytes(index_data, is_part=is_part)
+    index = Index.from_bytes(index_data)
     state = from_bytes(state_data, "state.json", format_name=STATE_FORMAT)
     check_keys(state, {"format", "version", "step", "values"}, "state.json")
     values = state["values"]

@@ -38,10 +38,10 @@ def to_bytes(document: dict[str, Any]) -> bytes:
     return (json.dumps(document, allow_nan=False, indent=1) + "\n").encode("ascii")
 
 
-def from_bytes(data: bytes, name: str, *, format_name: str) -> dict[str, Any]:
+def from_bytes(data: bytes, name: str, *, format_name: str, other_format: str | None = None) -> dict[str, Any]:
     """The JSON object `data`; raises InvalidCheckpointError, naming the file `name`.
 
-    Refused are another format or version, repeated keys, NaN and Infinity.
+    Refused are another format (than the one or two given) or version, repeated keys, NaN and Infinity.
     """
     try:
         document = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
@@ -50,9 +50,11 @@ def from_bytes(data: bytes, name: str, *, format_name: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidCheckpointError(f"{name}: expected an object, found {type(document).__name__}")
     found = (document.get("format"), document.get("version"))
-    if found != (format_name, 1) or type(found[1]) is not int:
+    known = [format_name] if other_format is None else [format_name, other_format]
+    if found[0] not in known or found[1] != 1 or type(found[1]) is not int:
         raise InvalidCheckpointError(
-            f"{name}: format {found[0]!r} version {found[1]!r}; this reader knows {format_name!r} version 1"
+            f"{name}: format {found[0]!r} version {found[1]!r}; this reader knows "
+            f"{' and '.join(map(repr, known))} version 1"
         )
     return document
 

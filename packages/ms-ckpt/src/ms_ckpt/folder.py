@@ -1,10 +1,11 @@
-"""One checkpoint folder, `step-00001000/`, opened with everything verified."""
+"""One checkpoint folder, `step-00001000/` (whole, or one rank's part), opened with everything verified."""
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,10 @@ class CheckpointFolder:
         return self.index.step
 
     def read(self, name: str) -> Tensor:
-        """A whole tensor, assembled from its chunks; raises InvalidCheckpointError if a byte of it differs."""
+        """A whole tensor (of a rank's part, its block), assembled from its chunks.
+
+        Raises InvalidCheckpointError if a byte of it differs.
+        """
         return self.read_all({name: None})[name]
 
     def read_slice(self, name: str, slices: Sequence[slice]) -> Tensor:
@@ -140,14 +144,25 @@ class CheckpointFolder:
         return self.index.tensors[name]
 
     def _bounds(self, name: str, slices: Sequence[slice] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where a block starts, and its shape; raises ValuesError for slices that do not fit the tensor."""
-        shape = self._tensor(name).shape
+        """Where a block starts, and its shape; raises ValuesError for slices that do not fit the tensor.
+
+        Without slices: the whole tensor, or what a rank's part holds of it.
+        """
+        tensor = self._tensor(name)
+        shape, held = tensor.shape, tensor.box()
         if slices is None:
-            return (0,) * len(shape), shape
+            return held
         if len(slices) != len(shape) or any(cut.step not in (None, 1) for cut in slices):
             raise ValuesError(f"{name}: expected {len(shape)} slices of step 1 for its shape {shape}")
         bounds = [cut.indices(size)[:2] for cut, size in zip(slices, shape, strict=True)]
-        return tuple(start for start, _ in bounds), tuple(max(0, stop - start) for start, stop in bounds)
+        starts, extents = tuple(start for start, _ in bounds), tuple(max(0, stop - start) for start, stop in bounds)
+        ends = (at + size <= begin + extent for at, size, begin, extent in zip(starts, extents, *held, strict=True))
+        if 0 not in extents and not (all(map(ge, starts, held[0])) and all(ends)):
+            raise ValuesError(
+                f"{name}: {list(extents)} at {list(starts)} was asked for, but this is rank {self.index.rank}'s part, "
+                f"which holds {list(held[1])} at {list(held[0])}"
+            )
+        return starts, extents
 
 
 @contextmanager

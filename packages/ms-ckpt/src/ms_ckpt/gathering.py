@@ -162,7 +162,7 @@ def _leave(note: Path, data: bytes) -> None:
 
 def _read_part(note: Path, rank: int, gathering: Gathering) -> Index:
     try:
-        part = Index.from_bytes(note.read_bytes(), note.name, is_part=True)
+        part = Index.from_bytes(note.read_bytes(), note.name)
     except InvalidCheckpointError as error:
         raise SaveError(f"step {gathering.step} was not saved: {error}") from error
     found = (part.step, part.rank, part.world_size)

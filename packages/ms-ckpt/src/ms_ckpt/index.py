@@ -1,7 +1,8 @@
 """The index of a checkpoint: which tensors there are, and in which bytes of which file they lie."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import sub
 from typing import Any
 
 from ms_ckpt.document import check_keys, from_bytes, to_bytes
@@ -43,6 +44,13 @@ class StoredTensor:
     shape: tuple[int, ...]
     chunks: tuple[Chunk, ...]
 
+    def box(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Offset and shape of the block that the chunks fill: of a whole checkpoint, the tensor itself."""
+        axes = range(len(self.shape))
+        low = tuple(min(chunk.offset[axis] for chunk in self.chunks) for axis in axes)
+        high = (max(chunk.offset[axis] + chunk.shape[axis] for chunk in self.chunks) for axis in axes)
+        return low, tuple(map(sub, high, low))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
@@ -75,13 +83,14 @@ class Index:
         return to_bytes({**kind, "files": files, "tensors": tensors})
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str = "index.json", *, is_part: bool = False) -> "Index":
+    def from_bytes(cls, data: bytes, name: str = "index.json") -> "Index":
         """Reads and checks the document; raises InvalidCheckpointError, naming the file `name` and the place.
 
-        The chunks of a whole checkpoint must tile every tensor; those of a part must lie inside it.
+        The chunks of a whole checkpoint must tile every tensor; those of a part must tile a block of it.
         """
+        document = from_bytes(data, name, format_name=FORMAT, other_format=PART_FORMAT)
+        is_part = document["format"] == PART_FORMAT
         keys = {"format", "version", "step", "files", "tensors"} | ({"rank", "world_size"} if is_part else set())
-        document = from_bytes(data, name, format_name=PART_FORMAT if is_part else FORMAT)
         try:
             check_keys(document, keys, "document")
             files = {file: _read_file(file, value) for file, value in _object(document["files"], "files").items()}
@@ -93,12 +102,11 @@ class Index:
                 for chunk in stored.chunks:
                     if chunk.file not in files:
                         raise InvalidCheckpointError(f"tensor {tensor}: file {chunk.file!r} is not in `files`")
+            rank, world_size = (_count(document[key], key) if is_part else None for key in ("rank", "world_size"))
+            if rank is not None and world_size is not None and rank >= world_size:
+                raise InvalidCheckpointError(f"rank {rank} of {world_size} is impossible")
             return cls(
-                step=_count(document["step"], "step"),
-                files=files,
-                tensors=tensors,
-                rank=_count(document["rank"], "rank") if is_part else None,
-                world_size=_count(document["world_size"], "world_size") if is_part else None,
+                step=_count(document["step"], "step"), files=files, tensors=tensors, rank=rank, world_size=world_size
             )
         except InvalidCheckpointError as error:
             raise InvalidCheckpointError(f"{name}: {error}") from error
@@ -125,8 +133,15 @@ def _read_tensor(name: str, value: object, *, is_part: bool) -> StoredTensor:
     if not isinstance(entry["chunks"], list) or not entry["chunks"]:
         raise InvalidCheckpointError(f"{where}: expected a list of chunks, found {entry['chunks']!r}")
     chunks = tuple(_read_chunk(chunk, where) for chunk in entry["chunks"])
-    (check_inside if is_part else check_tiling)(shape, chunks, where)
-    return StoredTensor(dtype=entry["dtype"], shape=shape, chunks=chunks)
+    stored = StoredTensor(dtype=entry["dtype"], shape=shape, chunks=chunks)
+    if is_part:
+        check_inside(shape, chunks, where)
+        offset, extents = stored.box()
+        moved = [replace(chunk, offset=tuple(map(sub, chunk.offset, offset))) for chunk in chunks]
+        check_tiling(extents, moved, where)
+    else:
+        check_tiling(shape, chunks, where)
+    return stored
 
 
 def _read_chunk(value: object, where: str) -> Chunk:

@@ -65,10 +65,7 @@ def verify_matches(folder: CheckpointFolder, rules: LoadRules | None, slices: Sl
 def _match(
     folder: CheckpointFolder, expected: Expected | None, rules: LoadRules | None, slices: Slices | None
 ) -> dict[str, Match]:
-    # a slice of a tensor that is not there: the tensor is listed as missing where it is expected
-    shapes = {
-        name: folder.shape_of(name, cuts) for name, cuts in (slices or {}).items() if name in folder.index.tensors
-    }
+    shapes = {name: folder.shape_of(name, (slices or {}).get(name)) for name in folder.index.tensors}
     return match_tensors(folder.index, expected, rules or LoadRules(), str(folder.path), shapes)
 
 

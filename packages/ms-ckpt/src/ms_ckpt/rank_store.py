@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ms_ckpt.agreement import common_step
 from ms_ckpt.block import Content, blocks_of, rank_file, write_blocks
 from ms_ckpt.checkpoint import Checkpoint
 from ms_ckpt.commit import state_bytes
-from ms_ckpt.errors import InvalidCheckpointError, SaveError, StepExistsError, ValuesError
+from ms_ckpt.errors import SaveError, StepExistsError, ValuesError
 from ms_ckpt.folder import folder_name
 from ms_ckpt.folder_writer import commit_parts
 from ms_ckpt.gathering import Gathering, announced, collect_parts, contribute, join_gathering, outcome
@@ -97,7 +98,7 @@ class RankStore:
                     f"{self.store.root}: which step all {self.world_size} ranks load must be agreed: give `step`, or "
                     "`agree`, which returns the smallest of the ranks' numbers"
                 )
-            step = self._common_step(agree, rules, slices)
+            step = common_step(self.store, agree, rules, slices)
             if step is None:
                 return None
         return self.store.load(step, expected=expected, rules=rules, slices=slices)
@@ -115,24 +116,3 @@ class RankStore:
         except OSError as error:
             raise SaveError(f"{final}: rank {self.rank}: step {gathering.step} was not saved: {error}") from error
         return final
-
-    def _common_step(self, agree: Callable[[int], int], rules: LoadRules | None, slices: Slices | None) -> int | None:
-        """The newest step whose part for this rank is valid on every rank; all ranks return the same.
-
-        Each round proposes the newest step, not above the last answer, that is valid here. When the answer repeats,
-        every rank has found it valid: it could not have proposed a number below it, and none proposed one above.
-        """
-        limit: int | None = None
-        while True:
-            mine = self.store.newest_valid(limit, rules=rules, slices=slices)
-            common = agree(-1 if mine is None else mine)
-            if common < 0:
-                if self.store.has_checkpoints():
-                    raise InvalidCheckpointError(
-                        f"{self.store.root}: no checkpoint is valid for all {self.world_size} ranks; what is wrong "
-                        "with them stands in the warnings above, or in those of another rank"
-                    )
-                return None
-            if common == limit:
-                return common
-            limit = common

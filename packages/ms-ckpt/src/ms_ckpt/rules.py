@@ -49,7 +49,7 @@ def match_tensors(
     expected: Expected | None,
     rules: LoadRules,
     source: str,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Match]:
     """What to read, by wanted name.
 
@@ -58,7 +58,7 @@ def match_tensors(
         expected: What is wanted; None takes everything.
         rules: The exceptions.
         source: Named in the error.
-        shapes: Shapes of blocks, by stored name, where not the whole tensor is read.
+        shapes: Shapes of the blocks that are read, by stored name.
 
     Raises:
         MismatchError: lists every missing, unexpected, reshaped and retyped tensor, and every rename without effect.
@@ -80,7 +80,7 @@ def match_tensors(
             stored = stored_names[name]
             tensor = index.tensors[stored]
             dtype, shape = expected[name]
-            wanted, found_shape = spell_dtype(dtype, name), (shapes or {}).get(stored, tensor.shape)
+            wanted, found_shape = spell_dtype(dtype, name), shapes[stored]
             if found_shape != tuple(shape):
                 differences.append(f"{name}: shape {list(found_shape)}, expected {list(shape)}")
             if tensor.dtype != wanted and not _fits(name, rules.allow_cast):

@@ -31,6 +31,7 @@ class CheckpointStore:
         """The folder `root` is created by the first save; without a config, the last three checkpoints stay."""
         self.root = Path(root)
         self.config = config if config is not None else CheckpointConfig()
+        self._part: tuple[int | None, int | None] = (None, None)
 
     def save(
         self, step: int, tensors: Mapping[str, Content], values: Mapping[str, Any], *, replace: bool = False
@@ -147,6 +148,8 @@ class CheckpointStore:
     def open(self, step: int) -> Iterator[CheckpointFolder]:
         """Opens a step for reading single tensors or slices, each verified as it is read; see `open_folder`."""
         with open_folder(self.root / folder_name(step)) as folder:
+            if (folder.index.rank, folder.index.world_size) != self._part:
+                raise InvalidCheckpointError(_explain_part(folder.index.rank, folder.index.world_size))
             yield folder
 
     def steps(self) -> list[int]:
@@ -199,12 +202,12 @@ class CheckpointStore:
 
     def _first_valid(self, step: int | None, use: Callable[[CheckpointFolder], T]) -> T | None:
         if step is not None:
-            with open_folder(self.root / folder_name(step)) as folder:
+            with self.open(step) as folder:
                 return use(folder)
         reasons = []
         for candidate in reversed(self._folders()):
             try:
-                with open_folder(self.root / folder_name(candidate)) as folder:
+                with self.open(candidate) as folder:
                     return use(folder)
             except InvalidCheckpointError as error:
                 _log.warning("skipped a damaged checkpoint: %s", error)
@@ -239,3 +242,9 @@ class CheckpointStore:
                 discard(self.root / folder_name(step))
             except OSError as error:  # the new checkpoint is safe; one too many on disk is no reason to stop a run
                 _log.warning("could not delete checkpoint %d: %s", step, error)
+
+
+def _explain_part(rank: int | None, world_size: int | None) -> str:
+    if rank is None:
+        return "a whole checkpoint, expected a rank's part"
+    return f"only rank {rank}'s part of {world_size}; bring the parts together and run: ms-ckpt merge ROOT PARTS..."
