@@ -79,13 +79,12 @@ def test_a_link_out_of_the_folder_is_refused_and_the_hubs_cache_is_read(folders)
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pytorch_model.bin", "comes with pytorch_model.bin, a pickle.*save_pretrained"),
-        ("pytorch_model-00001-of-00002.bin", "comes with pytorch_model-00001-of-00002.bin"),
+        ("pytorch_model.bin", r"pytorch_model\.bin: not a zip"),
+        ("pytorch_model-00001-of-00002.bin", "a shard whose index pytorch_model.bin.index.json is missing"),
         ("consolidated.00.pth", "comes with consolidated.00.pth"),
-        ("model-Q4.gguf", "GGUF is not read"),
-        ("model.ckpt", r"\.ckpt is not read"),
+        ("model.ckpt", r"model\.ckpt: .*not a checkpoint of MindSpore"),
         ("tf_model.h5", "TensorFlow"),
-        ("notes.txt", "no model.safetensors and no"),
+        ("notes.txt", "no model.safetensors, no"),
     ],
 )
 def test_other_kinds_of_weights_are_named_with_what_to_do(folders, name, text):
@@ -96,11 +95,26 @@ def test_other_kinds_of_weights_are_named_with_what_to_do(folders, name, text):
         open_source(source)
 
 
-def test_a_single_file_is_refused_by_its_kind(folders):
-    (folders.root / "model.gguf").write_bytes(b"GGUF")
+def test_a_single_file_needs_a_config_and_a_known_kind(folders):
+    source = folders.huggingface("llama")
+    (source / "model.h5").write_bytes(b"x")
+    (folders.root / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
 
-    with pytest.raises(SourceError, match="GGUF is not read"):
-        open_source(folders.root / "model.gguf")
+    with pytest.raises(SourceError, match="TensorFlow"):
+        open_source(source / "model.h5")
+    with pytest.raises(SourceError, match=r"no config\.json beside it; give one"):
+        open_source(folders.root / "model.safetensors")
+    assert open_source(folders.root / "model.safetensors", config=source).layout == "huggingface"
+
+
+def test_several_ckpt_files_need_a_choice(folders):
+    source = folders.huggingface("llama")
+    (source / "model.safetensors").unlink()
+    for name in ("a.ckpt", "b.ckpt"):
+        (source / name).write_bytes(b"x")
+
+    with pytest.raises(SourceError, match=r"several \.ckpt files \(a\.ckpt, b\.ckpt\)"):
+        open_source(source)
 
 
 def test_weights_and_index_side_by_side_are_refused(sharded):

@@ -15,7 +15,7 @@ from ms_weightconv.errors import RuleError
 from ms_weightconv.family import Family
 from ms_weightconv.parameters import Shape, parameter_shapes
 from ms_weightconv.rules import Drop, Duplicate, Move, Rule, Tie
-from ms_weightconv.tensorfile import Tensor
+from ms_weightconv.tensor import Tensor
 from ms_weightconv.words import Words
 
 

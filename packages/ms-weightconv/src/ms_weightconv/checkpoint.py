@@ -15,7 +15,8 @@ import numpy as np
 
 from ms_weightconv.errors import SourceError
 from ms_weightconv.shards import check_inside, read_json
-from ms_weightconv.tensorfile import Tensor, checksum, read_tensor_file
+from ms_weightconv.tensor import Tensor, checksum
+from ms_weightconv.tensorfile import read_tensor_file
 from ms_weightconv.words import WORD_OF_DTYPE, Words
 
 LOGGER = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from ms_weightconv.report import Report
 from ms_weightconv.sidecar import SIDECAR_FILE, restore_huggingface, write_sidecar
 from ms_weightconv.source import Source, open_source
 from ms_weightconv.target import parse_size, staged_folder, write_checkpoint, write_document, write_weights
-from ms_weightconv.tensorfile import Tensor
+from ms_weightconv.tensor import Tensor
 from ms_weightconv.tokenizer import carry_tokenizer
 from ms_weightconv.words import CASTABLE, CastLoss, Words, cast, parse_dtype
 
@@ -155,5 +155,7 @@ def _documents_folder(opened: Source, config: Path | Mapping[str, Any] | None) -
     """Where a checkpoint's tokenizer lies: beside the config that was given, or in the root."""
     if isinstance(config, Path):
         return config if config.is_dir() else config.parent
+    if opened.path.is_file():
+        return opened.path.parent
     is_step = opened.layout == "checkpoint" and (opened.path / "COMMIT").exists()
     return opened.path.parent if is_step else opened.path

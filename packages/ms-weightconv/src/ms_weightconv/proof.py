@@ -15,7 +15,7 @@ from ms_weightconv.mapping import live_config
 from ms_weightconv.progress import Progress
 from ms_weightconv.report import Report
 from ms_weightconv.source import Source, open_source
-from ms_weightconv.tensorfile import Tensor, checksum
+from ms_weightconv.tensor import Tensor, checksum
 from ms_weightconv.words import CASTABLE, CastLoss
 
 

@@ -13,9 +13,9 @@ from ms_weightconv.errors import SourceError
 from ms_weightconv.families import FAMILIES, find_family
 from ms_weightconv.family import Family
 from ms_weightconv.mapping import Mapped, from_huggingface
-from ms_weightconv.shards import describe_other_kind, read_json, read_weights
+from ms_weightconv.shards import Weights, describe_other_kind, read_json, read_weights, read_weights_file
 from ms_weightconv.sidecar import Sidecar, read_sidecar
-from ms_weightconv.tensorfile import Tensor
+from ms_weightconv.tensor import Tensor
 
 LOGGER = logging.getLogger(__name__)
 
@@ -59,17 +59,18 @@ def open_source(path: Path, *, family: str | None = None, config: Path | Mapping
     """Opens a folder of any layout.
 
     Args:
-        path: the folder; for checkpoints one `step-...` or the root of several, of which the newest valid one counts.
+        path: the folder, or one file of weights; for checkpoints one `step-...` or the root of several, of which the
+            newest valid one counts.
         family: the family of a Hugging Face folder whose `model_type` is none of the known.
-        config: the config of contract `model` (a file, its folder, or its values) for a checkpoint that has none.
+        config: the config of contract `model` (a file, its folder, or its values) for a checkpoint that has none;
+            for one file of weights, a config of either layout.
 
     Raises:
         SourceError: there is nothing that can be read.
         ConfigError: its config cannot be converted.
     """
     if path.is_file():
-        reason = describe_other_kind(path) or "a file; give the folder with config.json and the weights"
-        raise SourceError(f"{path}: {reason}")
+        return _open_file(path, family, config)
     if not path.is_dir():
         raise SourceError(f"{path}: no such folder")
     if is_checkpoint(path):
@@ -79,14 +80,29 @@ def open_source(path: Path, *, family: str | None = None, config: Path | Mapping
         raise SourceError("; ".join([f"{path}: no config.json", *reasons[:1]]))
     values = read_json(path / "config.json")
     if "format" in values:
-        return _open_ours(path, values)
-    return _open_huggingface(path, values, family)
+        return _open_ours(path, path, values, read_weights(path))
+    return _open_huggingface(path, path, values, family, read_weights(path))
 
 
-def _open_huggingface(path: Path, values: dict[str, Any], asked: str | None) -> Source:
-    what = str(path / "config.json")
+def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | None) -> Source:
+    """One file of weights, with the config that was given or the one beside it."""
+    if not isinstance(given, Mapping):
+        file = path.parent / "config.json" if given is None else given / "config.json" if given.is_dir() else given
+        if not file.exists():
+            raise SourceError(f"{path}: no config.json beside it; give one (--config), or the folder that holds both")
+        values, folder = read_json(file), file.parent
+    else:
+        values, folder = dict(given), path.parent
+    weights = read_weights_file(path)
+    if "format" in values:
+        return _open_ours(path, folder, values, weights)
+    return _open_huggingface(path, folder, values, asked, weights)
+
+
+def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: str | None, weights: Weights) -> Source:
+    what = str(folder / "config.json")
     family = find_family(values.get("model_type"), asked, what)
-    generation_file = path / "generation_config.json"
+    generation_file = folder / "generation_config.json"
     generation = read_json(generation_file) if generation_file.exists() else None
     mapped: Mapped = from_huggingface(family, values, generation, what)
     return Source(
@@ -94,22 +110,24 @@ def _open_huggingface(path: Path, values: dict[str, Any], asked: str | None) -> 
         layout="huggingface",
         family=family,
         config=mapped.config,
-        tensors=read_weights(path),
+        tensors=weights.tensors,
         sidecar=Sidecar(config=values, generation=generation),
         carried=mapped.carried,
         unknown=mapped.unknown,
+        notes=weights.notes,
     )
 
 
-def _open_ours(path: Path, values: dict[str, Any]) -> Source:
-    config = read_config(values, str(path / "config.json"))
+def _open_ours(path: Path, folder: Path, values: dict[str, Any], weights: Weights) -> Source:
+    config = read_config(values, str(folder / "config.json"))
     return Source(
         path=path,
         layout="mindspore",
         family=FAMILIES.get(config["model_type"]),
         config=config,
-        tensors=read_weights(path),
-        sidecar=read_sidecar(path),
+        tensors=weights.tensors,
+        sidecar=read_sidecar(folder),
+        notes=weights.notes,
     )
 
 

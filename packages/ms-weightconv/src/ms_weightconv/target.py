@@ -13,7 +13,8 @@ from ms_weightconv.checkpoint import SHARD, commit_checkpoint, is_checkpoint
 from ms_weightconv.errors import ConfigError, TargetError
 from ms_weightconv.progress import Progress
 from ms_weightconv.shards import INDEX_FILE, WEIGHTS_FILE
-from ms_weightconv.tensorfile import Tensor, checksum, read_tensor_file, write_tensor_file
+from ms_weightconv.tensor import Tensor, checksum
+from ms_weightconv.tensorfile import read_tensor_file, write_tensor_file
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 

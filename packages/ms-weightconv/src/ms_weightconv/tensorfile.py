@@ -5,11 +5,9 @@ tile the file exactly before the first array is made. Reading needs no memory be
 """
 
 import json
-import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,29 +15,11 @@ from typing import Any
 import numpy as np
 
 from ms_weightconv.errors import SourceError, TargetError
-from ms_weightconv.words import WORD_OF_DTYPE, Words, item_size
+from ms_weightconv.tensor import MappedFile, Tensor, blocks
+from ms_weightconv.words import WORD_OF_DTYPE, item_size
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
 _LFS_START = b"version https://git-lfs"
-_MAX_RESIDENT_BYTES = 1 << 25  # of a mapped file, beyond the tensor being read
-_BLOCK_BYTES = 1 << 23  # of one write; larger blocks gained nothing on a page cache
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor that is read when asked for."""
-
-    dtype: str
-    """safetensors' name."""
-    shape: tuple[int, ...]
-    """Its extents."""
-    read: Callable[[], Words]
-    """Returns the raw words; a view of the file where that is possible."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all elements."""
-        return prod(self.shape) * item_size(self.dtype)
 
 
 def read_tensor_file(path: Path) -> dict[str, Tensor]:
@@ -58,10 +38,12 @@ def read_tensor_file(path: Path) -> dict[str, Tensor]:
             header = parse_json(file.read(header_bytes), f"{path}: header")
             data_bytes = size - 8 - header_bytes
             entries = _check_header(path, header, data_bytes)
-            data = _Mapping(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError as error:
         raise SourceError(f"{path}: no such file") from error
-    return {name: _tensor(data, 8 + header_bytes, *entry) for name, entry in entries.items()}
+    data = MappedFile(path)
+    return {
+        name: data.tensor(dtype, shape, 8 + header_bytes + begin) for name, (dtype, shape, begin) in entries.items()
+    }
 
 
 def parse_json(text: bytes, what: str) -> Any:
@@ -124,51 +106,6 @@ def write_tensor_file(
             yield name, expected.num_bytes, crc
         file.flush()
         os.fsync(file.fileno())
-
-
-def blocks(words: Words) -> Iterator[memoryview]:
-    """The bytes of an array in C order, in blocks of some megabytes; a transposed view is never copied whole."""
-    if words.flags.c_contiguous or words.ndim < 2:
-        flat = np.ascontiguousarray(words).reshape(-1).view(np.uint8)
-        for start in range(0, flat.size, _BLOCK_BYTES):
-            yield flat[start : start + _BLOCK_BYTES].data
-        return
-    rows = max(16, _BLOCK_BYTES // max(1, words[:1].nbytes))
-    for start in range(0, words.shape[0], rows):
-        part = np.ascontiguousarray(words[start : start + rows])
-        yield part.reshape(-1).view(np.uint8).data
-
-
-def checksum(tensor: Tensor) -> int:
-    """crc32 of a tensor's bytes in C order."""
-    crc = 0
-    for block in blocks(tensor.read()):
-        crc = zlib.crc32(block, crc)
-    return crc
-
-
-class _Mapping:
-    """A mapped file that gives back the pages it no longer needs: without that, resident memory grows to its size."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._touched = data, 0
-
-    def words(self, dtype: str, count: int, offset: int) -> Words:
-        if self._touched > _MAX_RESIDENT_BYTES:
-            self._data.madvise(mmap.MADV_DONTNEED)  # views stay valid: they are read from the file again
-            self._touched = 0
-        self._touched += count * item_size(dtype)
-        return np.frombuffer(self._data, WORD_OF_DTYPE[dtype], count, offset)
-
-
-def _tensor(data: _Mapping, start: int, dtype: str, shape: tuple[int, ...], begin: int) -> Tensor:
-    def read() -> Words:
-        count = prod(shape)
-        if not count:
-            return np.empty(shape, WORD_OF_DTYPE[dtype])
-        return data.words(dtype, count, start + begin).reshape(shape)
-
-    return Tensor(dtype, shape, read)
 
 
 def _check_start(path: Path, start: bytes, size: int, header_bytes: int, more: bytes) -> None:
