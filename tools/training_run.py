@@ -14,6 +14,12 @@ from ms_parallel import Rank
 from run_config import RunConfig, RunConfigError
 
 
+def make_model(sections: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model of a saved config and its parameters, for `ms-trainloop replay --model tools/training_run.py:...`."""
+    model = ms_gptmodel.LanguageModel(RunConfig(sections).read("model"))
+    return model, ms_gptmodel.named_parameters(model)
+
+
 class TrainingRun:
     """Everything a run needs, ready to train on this rank."""
 

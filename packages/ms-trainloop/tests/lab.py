@@ -90,6 +90,51 @@ class LayeredModel(nn.Cell):
         return logits.reshape((batch, seq, VOCAB))
 
 
+class Steep(nn.Cell):
+    """What can break: `exp` overflows where its input is large, `sqrt` has no finite gradient at 0."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def construct(self, x):
+        if self.kind == "exp":
+            grown = ops.exp(x)
+            return grown - 1.0
+        if self.kind == "sqrt":
+            return ops.sqrt(ops.abs(x))
+        return x
+
+
+class FragileModel(nn.Cell):
+    """Sound for every id but TRAP, whose row of the table is 1000, or 0 for `sqrt`."""
+
+    TRAP = 22
+
+    def __init__(self, kind):
+        super().__init__()
+        draw = np.random.default_rng(0).normal
+        table = draw(0, 0.5, (VOCAB, HIDDEN)).astype(np.float32)
+        table[self.TRAP] = 0.0 if kind == "sqrt" else 1000.0
+        self.embedding = nn.Embedding(VOCAB, HIDDEN, embedding_table=Tensor(table))
+        self.steep = Steep(kind)
+        self.head = Linear(VOCAB, HIDDEN, draw)
+        self.named = {"embedding.weight": self.embedding.embedding_table, "lm_head.weight": self.head.weight}
+        for name, parameter in self.named.items():
+            parameter.name = name
+
+    def construct(self, input_ids, position_ids=None, segment_ids=None):
+        batch, seq = input_ids.shape
+        x = self.steep(self.embedding(input_ids.reshape((-1,))))
+        return self.head(x).reshape((batch, seq, VOCAB))
+
+
+def make_fragile(config):
+    """What `ms-trainloop replay --model` calls."""
+    model = FragileModel(config["kind"])
+    return model, model.named
+
+
 class LinearModel(nn.Cell):
     """logits = head[ids]: its gradient is known in closed form."""
 
@@ -185,6 +230,21 @@ def batches_of(rows, batch_size, seed=5):
             orders = {e: np.random.default_rng([seed, e]).permutation(len(rows)) for e in set(numbers // len(rows))}
             picked = np.array([orders[n // len(rows)][n % len(rows)] for n in numbers])
             yield make_batch(rows[picked]) | {"sample_ids": numbers}
+            samples += batch_size
+
+    return batches
+
+
+def trapped_batches(lab_rows, batch_size, traps):
+    """Rows in order, without the trap id but in the global samples of `traps`, where it is the third input."""
+    clean = np.where(lab_rows == FragileModel.TRAP, 1, lab_rows)
+
+    def batches(samples):
+        while True:
+            numbers = np.arange(samples, samples + batch_size)
+            rows = clean[numbers % len(clean)].copy()
+            rows[np.isin(numbers, traps), 2] = FragileModel.TRAP
+            yield make_batch(rows) | {"sample_ids": numbers}
             samples += batch_size
 
     return batches

@@ -180,3 +180,11 @@ def test_another_tokenizer_is_refused(lab, uninterrupted, tmp_path):
 def test_a_state_of_another_program_is_refused(lab, uninterrupted, tmp_path):
     with pytest.raises(ResumeError, match=r"values.trainloop: missing"):
         go_on(lab, {6: (uninterrupted["states"][6][0], {"samples_consumed": 3})}, 6, tmp_path)
+
+
+def test_a_state_of_the_first_version_is_refused_clearly(lab, uninterrupted, tmp_path):
+    tensors, values = uninterrupted["states"][6]
+    old = {**values, "trainloop": {k: v for k, v in values["trainloop"].items() if k != "version"}}
+
+    with pytest.raises(ResumeError, match=r"values.trainloop.version: found None, expected 2; another version"):
+        go_on(lab, {6: (tensors, old)}, 6, tmp_path)

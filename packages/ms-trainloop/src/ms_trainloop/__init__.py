@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ms_trainloop.evaluation import Evaluation, Evaluator, evaluate
     from ms_trainloop.loop import TrainResult, train
     from ms_trainloop.metrics import read_metrics
+    from ms_trainloop.replay import Replay, replay
     from ms_trainloop.report import write_report
     from ms_trainloop.schedules import learning_rate
     from ms_trainloop.step import StepResult, TrainStep
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Evaluation",
     "Evaluator",
+    "Replay",
     "StepResult",
     "TrainConfig",
     "TrainResult",
@@ -26,6 +28,7 @@ __all__ = [
     "from_mapping",
     "learning_rate",
     "read_metrics",
+    "replay",
     "train",
     "write_report",
 ]
@@ -35,6 +38,7 @@ _HOMES = {
     "evaluation": ("Evaluation", "Evaluator", "evaluate"),
     "loop": ("TrainResult", "train"),
     "metrics": ("read_metrics",),
+    "replay": ("Replay", "replay"),
     "report": ("write_report",),
     "schedules": ("learning_rate",),
     "step": ("StepResult", "TrainStep"),

@@ -36,3 +36,24 @@ def report(runs: tuple[Path, ...], output: Path, title: str) -> None:
     from ms_trainloop.report import write_report
 
     click.echo(write_report(runs, output, title=title))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    "maker",
+    required=True,
+    help="package.module:function or file.py:function; gets the run's config, returns the model and its parameters.",
+)
+def replay(folder: Path, maker: str) -> None:
+    """Run a recorded step again: FOLDER is RUN/forensics/step-NNNNNNNN. Ends with 1 if it gives other numbers."""
+    from ms_trainloop.replay import replay_with
+
+    found = replay_with(folder, maker)
+    click.echo(f"step {found.step}: {found.explanation}")
+    for name, value in found.result._asdict().items():
+        click.echo(f"  {name:<14} recorded {found.recorded[name]!s:<24} now {value}")
+    if found.differences:
+        raise click.ClickException("not reproduced: " + "; ".join(found.differences))
+    click.echo("reproduced to the bit")

@@ -17,6 +17,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 PRECISION_LEVELS = ("O1", "O2", "O3")
 STATE_TYPES = ("float32", "bfloat16")
 MODES = ("graph", "pynative")
+SPIKE_ACTIONS = ("off", "skip", "rollback")
 _LARGEST_BFLOAT16_BETA = 0.99
 _CHOICES = {
     "schedule": SCHEDULES,
@@ -25,6 +26,7 @@ _CHOICES = {
     "precision": PRECISIONS,
     "precision_level": PRECISION_LEVELS,
     "mode": MODES,
+    "spike_action": SPIKE_ACTIONS,
 }
 
 
@@ -123,6 +125,17 @@ class TrainConfig:
     """The scale never falls below this; a run that overflows there is ended by max_skipped_steps."""
     max_skipped_steps: int = 10
     """So many steps in a row without a finite gradient stop the run; a single one is skipped and counted."""
+    forensics: bool = True
+    """Writes a record of the first step that is not finite into the run's folder, from which it can be run again."""
+    spike_action: str = "off"
+    """What a step does whose loss is a spike: nothing (`off`), `skip` it, or `rollback` to the last checkpoint and \
+pass over the data up to and including it."""
+    spike_window: int = 50
+    """Steps whose losses a spike is measured against; before that many there is none."""
+    spike_deviations: float = 6.0
+    """A loss is a spike above mean + this * max(standard deviation, 1% of the mean) of the window."""
+    max_rollbacks: int = 5
+    """So many rollbacks in a run; one more ends it."""
     seed: int = 0
     """Seed of the run, kept in the saved state; the data order the caller makes should follow it."""
     mode: str = "graph"
@@ -144,7 +157,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values with a ConfigError that names the field."""
-        for name in ("steps", "global_batch_size", "micro_batch_size", "log_every", "max_skipped_steps"):
+        for name in (
+            "steps",
+            "global_batch_size",
+            "micro_batch_size",
+            "log_every",
+            "max_skipped_steps",
+            "spike_window",
+        ):
             self._expect(name, getattr(self, name) >= 1, "1 or more")
         for name in (
             "warmup_steps",
@@ -156,6 +176,7 @@ class TrainConfig:
             "loss_scale_window",
             "decay_steps",
             "restart_steps",
+            "max_rollbacks",
         ):
             self._expect(name, getattr(self, name) >= 0, "0 or more")
         self._expect("steps", self.steps <= 2**24, "at most 16777216, up to which the compiled schedule is exact")
@@ -167,6 +188,7 @@ class TrainConfig:
             f"between 0 and train.learning_rate ({self.learning_rate})",
         )
         self._check_schedule()
+        self._expect("spike_deviations", 0 < self.spike_deviations < math.inf, "a finite number above 0")
         self._expect("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         self._expect("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")
         self._expect("evaluate_ema", not self.evaluate_ema or self.ema_decay > 0, "false while train.ema_decay is 0")

@@ -25,6 +25,10 @@ class MetricsError(TrainLoopError):
     """A metrics file is missing, of another format, or damaged."""
 
 
+class ForensicsError(TrainLoopError):
+    """A record of a step that was not finite is missing, of another format, or does not fit the model."""
+
+
 class MissingExtraError(TrainLoopError):
     """An optional dependency is not installed; the message ends with the line that installs it."""
 

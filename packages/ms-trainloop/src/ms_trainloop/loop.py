@@ -1,6 +1,5 @@
 """The training loop: batches in, metrics, evaluations, samples and checkpoints out, until the last step or a signal."""
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,16 +10,15 @@ from typing import Any, TextIO
 
 from ms_trainloop.errors import Interrupted
 from ms_trainloop.evaluation import Evaluation
+from ms_trainloop.keeper import Keeper
 from ms_trainloop.metrics import MetricsFile
 from ms_trainloop.progress import Progress
-from ms_trainloop.resume import Checkpointer, Counters, capture, restore
+from ms_trainloop.resume import Checkpointer, Counters
 from ms_trainloop.run import Run
 from ms_trainloop.signals import StopSignal
 from ms_trainloop.source import Batches, BatchSource
 from ms_trainloop.step import StepResult, TrainStep
 from ms_trainloop.tensorboard import EventFiles
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,49 +88,54 @@ def train(
         DivergenceError: `max_skipped_steps` steps in a row were not finite; nothing was saved after the last save.
         ResumeError: The saved state does not fit.
     """
-    state = checkpointer.load() if checkpointer is not None else None
-    counters = Counters()
-    if state is not None:
-        counters = restore(step, state, tokenizer_fingerprint=tokenizer_fingerprint)
-        _LOG.info("resumed at step %d, sample %d", counters.step, counters.samples)
-    resumed_from = counters.step if state is not None else None
-    last = min(step.config.steps, stop_after if stop_after is not None else step.config.steps)
+    counters, settings = Counters(), step.config
+    keeper = Keeper(
+        step=step,
+        run_dir=run_dir,
+        checkpointer=checkpointer,
+        samples_per_epoch=samples_per_epoch,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        config=config,
+        rank=rank,
+        is_saved_by_every_rank=is_saved_by_every_rank,
+        counters=counters,
+    )
+    resumed_from = keeper.resume()
+    last = min(settings.steps, stop_after if stop_after is not None else settings.steps)
     with ExitStack() as stack:
         metrics = events = None
         if rank == 0:
             metrics = stack.enter_context(MetricsFile(run_dir, step=counters.step))
-            if step.config.tensorboard:
+            if settings.tensorboard:
                 events = EventFiles(run_dir, step=counters.step)
                 stack.callback(events.close)
-        bar = Progress(progress if rank == 0 else None, steps=step.config.steps, step=counters.step)
+        bar = Progress(progress if rank == 0 else None, steps=settings.steps, step=counters.step)
         stack.callback(bar.close)
-        run = Run(step, counters, metrics, events, bar, clock, vocab_size)
+        explain = keeper.explain if settings.forensics else None
+        run = Run(step, counters, metrics, events, bar, clock, vocab_size, explain)
         stop = stack.enter_context(StopSignal())
         source = BatchSource(batches, counters.samples, clock)
 
         def save() -> None:
-            if checkpointer is None or not (rank == 0 or is_saved_by_every_rank):
-                return
             if metrics is not None:
                 metrics.sync()
-            epoch = counters.samples // samples_per_epoch if samples_per_epoch else 0
-            checkpointer.save(
-                counters.step,
-                *capture(step, counters, epoch=epoch, tokenizer_fingerprint=tokenizer_fingerprint, config=config),
-            )
+            keeper.save()
 
         while counters.step < last:
             result = run.take(source, wants_stop=stop.number is not None)
             if on_step is not None:
                 on_step(counters.step, result)
+            if result.is_spike and settings.spike_action == "rollback" and keeper.roll_back():
+                run.go_back()
+                continue
             run.report(source, evaluate, sample)
             must_stop = result.stop_votes > 0 if step.world_size > 1 else stop.number is not None
-            every = step.config.save_every
+            every = settings.save_every
             if must_stop or counters.step == last or (every and counters.step % every == 0):
                 run.untimed(save)
             if must_stop:
                 saved = "state saved" if checkpointer is not None else "nothing saved: there is no checkpointer"
-                message = f"interrupted by a signal after step {counters.step} of {step.config.steps}; {saved}"
+                message = f"interrupted by a signal after step {counters.step} of {settings.steps}; {saved}"
                 raise Interrupted(message, code=stop.exit_code, step=counters.step)
     return TrainResult(
         step=counters.step,
@@ -142,5 +145,5 @@ def train(
         loss=run.loss,
         evaluation=run.evaluation,
         resumed_from=resumed_from,
-        is_finished=counters.step >= step.config.steps,
+        is_finished=counters.step >= settings.steps,
     )

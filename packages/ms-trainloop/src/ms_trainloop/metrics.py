@@ -34,6 +34,13 @@ class MetricsFile:
         _replace(self._path, [{"format": FORMAT, "version": VERSION}, *lines])
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
+    def rewind(self, step: int) -> None:
+        """Removes the lines beyond `step`, as a run that goes back to it needs it."""
+        os.close(self._descriptor)
+        lines = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
+        _replace(self._path, [{"format": FORMAT, "version": VERSION}, *lines])
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+
     def write(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Writes one line in one call, numbers that are not finite as null; returns what was written."""
         finite = {key: _finite(value) for key, value in line.items()}

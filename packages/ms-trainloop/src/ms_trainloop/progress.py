@@ -30,6 +30,12 @@ class Progress:
         if self._bar is not None:
             self._bar.update(1)
 
+    def rewind(self, step: int) -> None:
+        """Goes back to a step."""
+        if self._bar is not None:
+            self._bar.n = step
+            self._bar.refresh()
+
     def show(self, line: Mapping[str, Any], seconds_left: float | None) -> None:
         """Shows the figures of a `train` line of the metrics."""
         loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"

@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import mindspore
@@ -24,6 +24,8 @@ from ms_trainloop.errors import ResumeError
 from ms_trainloop.model_state import write
 from ms_trainloop.step import StepResult, TrainStep
 
+VERSION = 2
+"""Of the values under `trainloop`; 0.1.0 saved none."""
 FREE = frozenset(
     (
         "log_every",
@@ -34,6 +36,8 @@ FREE = frozenset(
         "tensorboard",
         "evaluate_ema",
         "max_skipped_steps",
+        "max_rollbacks",
+        "forensics",
         "allow_changes",
     )
 )
@@ -46,9 +50,17 @@ _LOG = logging.getLogger(__name__)
 class SavedState(Protocol):
     """What `load` of a checkpointer gives."""
 
-    step: int
-    tensors: Mapping[str, np.ndarray[Any, Any]]
-    values: Mapping[str, Any]
+    @property
+    def step(self) -> int:
+        """Steps done."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Arrays by name."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """JSON values."""
 
 
 class Checkpointer(Protocol):
@@ -73,6 +85,14 @@ class Counters:
     window_loss: float = 0.0
     """Sum of losses since the last line of metrics; saved, so that a resumed run writes the same line."""
     window_tokens: int = 0
+    rollbacks: int = 0
+    spike_losses: list[float] = field(default_factory=list)
+    """What the spike guard measures against."""
+
+    def become(self, other: "Counters") -> None:
+        """Takes over all values of another one."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
     def add(self, result: StepResult, samples: int) -> None:
         """Counts one step over `samples` rows."""
@@ -107,6 +127,7 @@ def capture(
         "tokenizer_fingerprint": tokenizer_fingerprint,
         "config": _as_json(config or {}),
         "trainloop": {
+            "version": VERSION,
             "train": _as_json(asdict(step.config)),
             "world_size": step.world_size,
             "updates": int(step.updates.asnumpy()),
@@ -116,6 +137,8 @@ def capture(
             "skipped_steps": counters.skipped_steps,
             "window_loss": finite_loss,
             "window_tokens": counters.window_tokens,
+            "rollbacks": counters.rollbacks,
+            "spike_losses": list(counters.spike_losses),
         },
     }
     return tensors, values
@@ -160,6 +183,8 @@ def restore(step: TrainStep, state: SavedState, *, tokenizer_fingerprint: str | 
         skipped_in_row=own["skipped_in_row"],
         window_loss=math.nan if own["window_loss"] is None else own["window_loss"],
         window_tokens=own["window_tokens"],
+        rollbacks=own["rollbacks"],
+        spike_losses=list(own["spike_losses"]),
     )
 
 
@@ -192,17 +217,26 @@ def _as_array(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _missing_values(values: Mapping[str, Any]) -> list[str]:
-    counts = ("updates", "good_steps", "skipped_in_row", "tokens", "skipped_steps", "window_tokens")
+    counts = ("updates", "good_steps", "skipped_in_row", "tokens", "skipped_steps", "window_tokens", "rollbacks")
     own = values.get("trainloop")
     if not isinstance(own, Mapping):
         return ["values.trainloop: missing; the state was not saved by a training run of ms-trainloop"]
+    if own.get("version") != VERSION:
+        return [
+            f"values.trainloop.version: found {own.get('version')}, expected {VERSION}; another version of ms-trainloop"
+            " saved it: finish the run with that one, or start a new run from its weights"
+        ]
     problems = [f"values.trainloop.{key}: found {own.get(key)!r}" for key in counts if type(own.get(key)) is not int]
     if type(values.get("samples_consumed")) is not int:
         problems.append(f"values.samples_consumed: found {values.get('samples_consumed')!r}, expected an integer")
     if not isinstance(values.get("loss_scale"), float):
         problems.append(f"values.loss_scale: found {values.get('loss_scale')!r}, expected a number")
     problems += [f"values.{key}: missing" for key in ("tokenizer_fingerprint",) if key not in values]
-    problems += [f"values.trainloop.{key}: missing" for key in ("train", "window_loss", "world_size") if key not in own]
+    problems += [
+        f"values.trainloop.{key}: missing"
+        for key in ("train", "window_loss", "world_size", "spike_losses")
+        if key not in own
+    ]
     return problems
 
 

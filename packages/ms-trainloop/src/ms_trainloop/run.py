@@ -13,6 +13,7 @@ from ms_trainloop.preflight import check_first_loss, require_sound_batch
 from ms_trainloop.progress import Progress
 from ms_trainloop.resume import Counters
 from ms_trainloop.source import BatchSource
+from ms_trainloop.spikes import SpikeGuard
 from ms_trainloop.step import StepResult, TrainStep
 from ms_trainloop.tensorboard import EventFiles
 
@@ -31,8 +32,12 @@ class Run:
         bar: Progress,
         clock: Callable[[], float],
         vocab_size: int | None,
+        explain: Callable[[Mapping[str, np.ndarray[Any, Any]], StepResult], str] | None = None,
     ) -> None:
-        """Starts the clock; `metrics` and `events` are None where nothing is written."""
+        """Starts the clock; `metrics` and `events` are None where nothing is written.
+
+        `explain` is given the first batch whose step is not finite, and what that step gave, and says why.
+        """
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
         self._step, self._config, self._counters = step, step.config, counters
@@ -40,6 +45,8 @@ class Run:
         self._clock, self._vocab_size = clock, vocab_size
         self._rows = step.config.global_batch_size // step.world_size
         self._is_first = True
+        self._explain = explain
+        self._guard = SpikeGuard(step.config, counters.spike_losses)
         self._result: StepResult | None = None
         self._start, self._start_step = clock(), counters.step
         self._timed_tokens = 0
@@ -50,19 +57,31 @@ class Run:
         if self._is_first:
             for finding in require_sound_batch(batch, rows=self._rows, vocab_size=self._vocab_size):
                 _LOG.warning("%s", finding)
-        result = self._step.run(batch, wants_stop=wants_stop)
+        limit = self._guard.limit
+        result = self._step.run(batch, wants_stop=wants_stop, loss_limit=limit)
         self._counters.add(result, self._config.global_batch_size)
+        if result.is_applied:
+            self._guard.add(result.loss_sum / result.tokens)
+            self._counters.spike_losses = self._guard.losses
         self._timed_tokens += result.tokens if result.is_applied else 0
         if self._is_first and self._counters.step == 1 and self._vocab_size is not None and result.tokens:
             for finding in check_first_loss(result.loss_sum / result.tokens, self._vocab_size):
                 _LOG.warning("%s", finding)
         self._is_first, self._result = False, result
         if not result.is_applied:
-            self._refuse_or_warn(batch, result)
+            self._refuse_or_warn(batch, result, limit)
         self._bar.advance()
         return result
 
-    def _refuse_or_warn(self, batch: Mapping[str, np.ndarray[Any, Any]], result: StepResult) -> None:
+    def go_back(self) -> None:
+        """Goes on from counters that were set back to an earlier step."""
+        self._guard = SpikeGuard(self._config, self._counters.spike_losses)
+        for each in (self._metrics, self._events, self._bar):
+            if each is not None:
+                each.rewind(self._counters.step)
+        self._start, self._start_step, self._timed_tokens = self._clock(), self._counters.step, 0
+
+    def _refuse_or_warn(self, batch: Mapping[str, np.ndarray[Any, Any]], result: StepResult, limit: float) -> None:
         counters = self._counters
         first = counters.samples - self._config.global_batch_size
         rows = f"samples {first} ... {counters.samples - 1}"
@@ -73,6 +92,11 @@ class Run:
             f"step {counters.step} skipped: {what}, gradient norm {result.grad_norm:.6g},"
             f" loss scale {result.loss_scale:g}, {rows}; weights unchanged"
         )
+        if result.is_spike:
+            text += f"; a spike: the limit was {limit:.6g} (train.spike_deviations)"
+        elif result.tokens and self._explain is not None:
+            text += f"; {self._explain(batch, result)}"
+            self._explain = None
         if counters.skipped_in_row >= self._config.max_skipped_steps:
             raise DivergenceError(
                 f"{text}; {counters.skipped_in_row} in a row (train.max_skipped_steps), the run stops;"

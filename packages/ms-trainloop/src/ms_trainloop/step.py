@@ -3,6 +3,7 @@
 Shapes: [micro, batch, seq] is [micro-batches of one step, rows of one forward pass on this rank, tokens of a row].
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,12 +12,15 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_trainloop.config import TrainConfig
+from ms_trainloop.diagnosis import SeededLoss
 from ms_trainloop.errors import ConfigError, TrainLoopError
-from ms_trainloop.loss import SummedCrossEntropy
 from ms_trainloop.model_state import ModelState
 from ms_trainloop.optimizer import Optimizer
 from ms_trainloop.precision import require_possible
 from ms_trainloop.rate import LearningRate
+
+NO_LIMIT = 1e30
+"""A limit of the mean loss that no finite loss exceeds."""
 
 
 class StepResult(NamedTuple):
@@ -33,9 +37,14 @@ class StepResult(NamedTuple):
     loss_scale: float
     """Scale this step used."""
     is_applied: bool
-    """False if the gradient was not finite or there was no label: weights and optimizer are untouched."""
+    """False if the gradient was not finite, the loss above its limit, or there was no label: nothing was changed."""
     stop_votes: int
     """Ranks that asked to stop."""
+
+    @property
+    def is_spike(self) -> bool:
+        """Whether the step was skipped only because its loss was above the limit."""
+        return not self.is_applied and self.tokens > 0 and math.isfinite(self.grad_norm)
 
 
 class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
@@ -97,14 +106,25 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.is_reduced = all_reduce is not None
         weights = ParameterTuple(self.state.model_parameters.values())
         # has_aux: without it the gradient would be that of the sum of all three outputs.
-        self.backward = ops.value_and_grad(_ScaledLoss(model), None, weights, has_aux=True)
+        self.backward = ops.value_and_grad(SeededLoss(model), None, weights, has_aux=True)
         self.is_half = any(weight.dtype != mindspore.float32 for weight in weights)
         self.add = ops.Add()
         self.first = Tensor(np.int32(1))
         self.storage: dict[str, int] = {}
 
-    def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, stop_vote: Any = 0.0) -> Any:
-        """Runs one step on [micro, batch, seq] tensors; `stop_vote` is 1 if this rank wants to stop after it."""
+    def construct(
+        self,
+        input_ids: Any,
+        labels: Any,
+        position_ids: Any,
+        segment_ids: Any,
+        loss_limit: Any = NO_LIMIT,
+        stop_vote: Any = 0.0,
+    ) -> Any:
+        """Runs one step on [micro, batch, seq] tensors.
+
+        `loss_limit` skips the step if the mean loss is above it; `stop_vote` is 1 if this rank wants to stop after it.
+        """
         scale = self.loss_scale + 0.0
         slots = float(labels.shape[0] * labels.shape[1] * labels.shape[2])
         # The backward pass starts from scale / slots, not scale: a summed loss would overflow float16 early.
@@ -139,7 +159,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             gradients = summed
             totals = self.reduce(ops.stack((loss_sum, count, votes)))
             loss_sum, count, votes = totals[0], totals[1], totals[2]
-        return self._finish(gradients, loss_sum, count, votes, scale, slots)
+        is_calm = loss_sum <= loss_limit * ops.maximum(count, 1.0)
+        return self._finish(gradients, (loss_sum, count, votes), is_calm, scale, slots)
 
     def _in_float32(self, gradients: Any) -> Any:
         cast: Any = ()
@@ -147,7 +168,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             cast += (ops.cast(gradients[k], mindspore.float32),)
         return cast
 
-    def _finish(self, gradients: Any, loss_sum: Any, count: Any, votes: Any, scale: Any, slots: Any) -> Any:
+    def _finish(self, gradients: Any, totals: Any, is_calm: Any, scale: Any, slots: Any) -> Any:
+        loss_sum, count, votes = totals
         unscale = slots / (scale * ops.maximum(count, 1.0))
         squares = ops.square(gradients[0]).sum()
         for k in range(1, self.num_parameters):
@@ -157,15 +179,16 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         if self.max_norm > 0.0:
             factor = unscale * ops.minimum(self.max_norm / (norm + 1e-6), 1.0)
         rate = self.learning_rate(self.step)
-        is_applied = ops.logical_and(ops.isfinite(norm), count > 0.0)
+        is_finite = ops.isfinite(norm)
+        is_applied = ops.logical_and(ops.logical_and(is_finite, is_calm), count > 0.0)
         applied = ops.cast(is_applied, mindspore.int32)
         update = self.updates + applied
         if is_applied:
             self.optimizer(gradients, factor, rate, update)
-        good = (self.good_steps + 1) * applied
+        good = self.good_steps * ops.cast(is_finite, mindspore.int32) + applied
         if self.is_scale_dynamic:
             grown = ops.select(good >= self.window, ops.minimum(scale * 2.0, 16777216.0), scale)
-            ops.assign(self.loss_scale, ops.select(is_applied, grown, ops.maximum(scale * 0.5, self.floor)))
+            ops.assign(self.loss_scale, ops.select(is_finite, grown, ops.maximum(scale * 0.5, self.floor)))
             good = good * ops.cast(good < self.window, mindspore.int32)
         ops.assign(self.good_steps, good)
         ops.assign(self.updates, update)
@@ -174,8 +197,12 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         applied_float = ops.cast(is_applied, mindspore.float32)
         return ops.stack((loss_sum, count, norm, rate, scale, applied_float, votes))
 
-    def run(self, batch: Mapping[str, np.ndarray[Any, Any]], *, wants_stop: bool = False) -> StepResult:
+    def run(
+        self, batch: Mapping[str, np.ndarray[Any, Any]], *, wants_stop: bool = False, loss_limit: float = NO_LIMIT
+    ) -> StepResult:
         """Runs one step on this rank's part of the global batch, int32 arrays [micro * batch, seq].
+
+        A mean loss above `loss_limit` (nats) skips the step.
 
         Raises:
             TrainLoopError: A weight was replaced by `set_data` after the first step (checked on CPU, graph mode).
@@ -185,6 +212,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         for key in ("input_ids", "labels", "position_ids", "segment_ids"):
             rows = np.ascontiguousarray(batch[key])
             tensors.append(Tensor(rows.reshape(self.accumulation, self.config.micro_batch_size, -1)))
+        tensors.append(Tensor(np.float32(min(loss_limit, NO_LIMIT))))
         if self.is_reduced:
             tensors.append(Tensor(np.float32(wants_stop)))
         numbers = [float(number) for number in self(*tensors).asnumpy()]
@@ -216,19 +244,6 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
                 " load_param_into_net), which the compiled step ignores; write in place instead, with"
                 " mindspore.ops.assign(parameter, value), or make a new TrainStep"
             )
-
-
-class _ScaledLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
-    """Gives (loss sum * seed, loss sum, labels): the first is what is differentiated."""
-
-    def __init__(self, model: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.model = model
-        self.loss = SummedCrossEntropy()
-
-    def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, seed: Any) -> Any:
-        loss_sum, count = self.loss(self.model(input_ids, position_ids, segment_ids), labels)
-        return loss_sum * seed, loss_sum, count
 
 
 class _Identity(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information

@@ -20,7 +20,14 @@ class EventFiles:
             raise MissingExtraError(
                 'train.tensorboard is true, but tensorboardX is not installed: pip install "ms-trainloop[tensorboard]"'
             ) from error
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1 if step else None)
+        self._make = SummaryWriter
+        self._folder = str(run_dir / "tensorboard")
+        self._writer = SummaryWriter(self._folder, purge_step=step + 1 if step else None)
+
+    def rewind(self, step: int) -> None:
+        """Hides what was written beyond `step`."""
+        self._writer.close()
+        self._writer = self._make(self._folder, purge_step=step + 1)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Writes every number of a line; null has no point in a curve."""
