@@ -37,16 +37,18 @@ def write_dataset(folder: Path, layout: str) -> None:
     """Writes a dataset of random documents of 400 ids on average."""
     from ms_dataprep import Manifest, SpecialIds
     from ms_dataprep.manifest import write_manifest
-    from ms_dataprep.shards import ShardWriter
+    from ms_dataprep.mindrecord import choose_sizes
+    from ms_dataprep.shards import write_shard
 
     rng = np.random.default_rng(0)
     rows = np.minimum(rng.geometric(1 / 4000, (ROWS, SEQ_LENGTH + 1)), VOCAB - 1).astype(np.int32)
     rows[rng.random(rows.shape) < 1 / DOCUMENT] = 0
     rows[:, -1] = 0
     rows[:, -2] = 1  # no padding
-    writer = ShardWriter(folder, layout=layout, rows_per_shard=ROWS // 4)
-    writer.add(rows)
-    shards = writer.finish()
+    sizes = choose_sizes(likely_rows=ROWS // 4, most_rows=ROWS // 4, row_length=SEQ_LENGTH + 1, layout=layout)
+    shards = [
+        write_shard(folder, number, part, layout=layout, sizes=sizes) for number, part in enumerate(np.split(rows, 4))
+    ]
     packing = {"method": "best_fit", "padding_tokens": 0, "repeated_tokens": 0, "truncated_tokens": 0,
                "documents_cut": 0, "padding_share": 0.0}  # fmt: skip
     manifest = Manifest(

@@ -43,7 +43,11 @@ _FULL_WIDTH = {
 
 def replace_surrogates(text: str) -> str:
     """Halves of surrogate pairs, which JSON escapes can smuggle in and UTF-8 cannot hold, become U+FFFD."""
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+    try:
+        text.encode("utf-8")  # ten times as fast as the search
+        return text
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text)
 
 
 def unify_line_ends(text: str) -> str:

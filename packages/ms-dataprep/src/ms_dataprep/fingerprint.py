@@ -82,11 +82,14 @@ class _ByteLevel:
     def __init__(self) -> None:
         visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         hidden = [byte for byte in range(256) if byte not in set(visible)]
-        self._bytes = {chr(byte): byte for byte in visible}
-        self._bytes |= {chr(256 + place): byte for place, byte in enumerate(hidden)}
+        # To Latin-1, which is the bytes; a character that stands for none must not become one.
+        self._latin1 = dict.fromkeys(hidden, 0xFFFF)
+        self._latin1 |= {256 + place: byte for place, byte in enumerate(hidden)}
 
     def __call__(self, token: str) -> bytes:
+        if token.isascii() and token.isprintable() and " " not in token:
+            return token.encode("ascii")
         try:
-            return bytes([self._bytes[character] for character in token])
-        except KeyError:
+            return token.translate(self._latin1).encode("latin-1")
+        except UnicodeEncodeError:
             return _utf8(token)

@@ -1,8 +1,10 @@
 """Hugging Face tokenizers: text is only ever text, documents have an end, long ones take linear time."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +49,10 @@ class HuggingFaceTokenizer:
     ) -> None:
         """Raises TokenizerError for a file that cannot be used, or where `fast` is asked for and cannot be had."""
         self.path = path
-        content = _read_json(path)
+        text, content = _read_json(path)
+        self._digest = hashlib.sha256(text.encode("utf-8")).digest()
         added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
-        self._inner = _load_inner(path, content)
+        self._inner = _load_inner(path, text)
         self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
         declared = _declared_names(path)
         if eod_token is None and eod_id is None:
@@ -62,10 +65,11 @@ class HuggingFaceTokenizer:
             entry for entry in content.get("added_tokens") or [] if entry["id"] in (self.eod_id, pad_id, self.bos_id)
         ]
         if not all(entry["special"] for entry in structural):
-            marked = json.loads(json.dumps(content))
-            for entry in marked["added_tokens"]:  # so that encode_special_tokens covers them: in a text they are text
-                entry["special"] = entry["special"] or entry["id"] in [token["id"] for token in structural]
-            self._inner = _load_inner(path, marked)
+            ids = [token["id"] for token in structural]
+            marked = [  # so that encode_special_tokens covers them: in a text they are text
+                {**entry, "special": entry["special"] or entry["id"] in ids} for entry in content["added_tokens"]
+            ]
+            self._inner = _load_inner(path, json.dumps({**content, "added_tokens": marked}))
         self._has_safe_cuts = content.get("pre_tokenizer") is not None and all(
             self._encode_piece(_CUT_SAMPLE)
             == self._encode_piece(_CUT_SAMPLE[: place.start()]) + self._encode_piece(_CUT_SAMPLE[place.start() :])
@@ -73,10 +77,17 @@ class HuggingFaceTokenizer:
         )
         self._refuse_ending_text()
         self._fast: FastEncoder | None = None
-        self.fingerprint = compute_fingerprint(content, self.encode)
         if backend != "reference":
             structural_ids = {entry["id"] for entry in structural}
             self._fast = find_fast_encoder(content, structural_ids, self.encode_batch, is_required=backend == "fast")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """`sha256:...`; takes seconds for a large vocabulary, so it is computed when it is first asked for."""
+        text, content = _read_json(self.path)
+        if hashlib.sha256(text.encode("utf-8")).digest() != self._digest:
+            raise TokenizerError(f"{self.path}: changed since it was loaded; begin again")
+        return compute_fingerprint(content, lambda probe: self._encode_reference([probe])[0].tolist())
 
     @property
     def backend(self) -> str:
@@ -95,8 +106,9 @@ class HuggingFaceTokenizer:
         line end and a letter, which gives the ids of the whole; one with no such place in 262,144 characters is cut
         there, and the ids around that cut may differ from those of the whole. The fast backend cuts nothing.
         """
-        if self._fast is not None:
-            return self._fast(texts)
+        return self._encode_reference(texts) if self._fast is None else self._fast(texts)
+
+    def _encode_reference(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         pieces: list[str] = []
         counts: list[int] = []
         for text in texts:
@@ -175,12 +187,12 @@ class HuggingFaceTokenizer:
             )
 
 
-def _load_inner(path: Path, content: dict[str, Any]) -> Any:
-    """The library's tokenizer, set to take special strings as text, and to neither cut nor pad."""
+def _load_inner(path: Path, content: str) -> Any:
+    """The library's tokenizer of a file's text, set to take special strings as text, and to neither cut nor pad."""
     import tokenizers
 
     try:
-        inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+        inner = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"{path}: not a tokenizer that the tokenizers library reads: {error}") from error
     inner.encode_special_tokens = True
@@ -189,16 +201,17 @@ def _load_inner(path: Path, content: dict[str, Any]) -> Any:
     return inner
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        content: Any = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        content: Any = json.loads(text)
     except FileNotFoundError as error:
         raise TokenizerError(f"{path}: no such tokenizer file") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path}: expected a tokenizer.json, found no JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict) or "vocab" not in content["model"]:
         raise TokenizerError(f"{path}: expected a tokenizer.json with a model and its vocabulary")
-    return content
+    return text, content
 
 
 def _declared_names(path: Path) -> dict[str, str]:

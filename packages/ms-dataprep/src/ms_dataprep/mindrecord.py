@@ -1,4 +1,4 @@
-"""Rows in a MindRecord file: written by MindSpore's FileWriter, read by their place in the file.
+"""Rows in a MindRecord file: int32 ones written by MindSpore's FileWriter, all read by their place in the file.
 
 A file is a header, whose JSON names its pages, then pages of one size; row places stand in the SQLite index beside it.
 A row is a u64 length and, of a bytes field, the bytes; of an int32 field, a big-endian u32 count, a 2-bit code a value
@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ms_dataprep.errors import DatasetError
+from ms_dataprep.mindrecord_bytes import write_byte_rows
 
 COLUMN = "input_ids"
 INDEX_ENDING = ".db"
+_DESCRIPTION = "ms-dataprep dataset"
 _SMALLEST_HEADER = 1 << 14
 _SMALLEST_PAGE = 1 << 15
 _LARGEST_PAGE = 1 << 24
@@ -77,22 +79,26 @@ def write_rows(path: Path, rows: NDArray[np.int32], layout: str, sizes: FileSize
     Raises:
         DatasetError: rows went missing.
     """
+    if layout == "bytes":
+        write_byte_rows(
+            path, rows, column=COLUMN, description=_DESCRIPTION, header_bytes=sizes.header, page_bytes=sizes.page
+        )
+    else:
+        _write_int32_rows(path, rows, sizes)
+    if (written := count_rows(path)) != len(rows):
+        raise DatasetError(f"{path}: {len(rows)} rows were given and {written} written")
+
+
+def _write_int32_rows(path: Path, rows: NDArray[np.int32], sizes: FileSizes) -> None:
     from mindspore.mindrecord import FileWriter
 
-    field: dict[str, Any] = {"type": "int32", "shape": [rows.shape[1]]} if layout == "int32" else {"type": "bytes"}
     writer = FileWriter(str(path), 1)
     writer.set_header_size(sizes.header)
     writer.set_page_size(sizes.page)
-    writer.add_schema({COLUMN: field}, "ms-dataprep dataset")
+    writer.add_schema({COLUMN: {"type": "int32", "shape": [rows.shape[1]]}}, _DESCRIPTION)
     for start in range(0, len(rows), _ROWS_PER_CALL):
-        part = rows[start : start + _ROWS_PER_CALL]
-        if layout == "bytes":
-            writer.write_raw_data([{COLUMN: row.astype("<i4").tobytes()} for row in part])
-        else:
-            writer.write_raw_data([{COLUMN: row} for row in part])
+        writer.write_raw_data([{COLUMN: row} for row in rows[start : start + _ROWS_PER_CALL]])
     writer.commit()
-    if (written := count_rows(path)) != len(rows):
-        raise DatasetError(f"{path}: {len(rows)} rows were given and {written} written")
 
 
 def count_rows(path: Path) -> int:

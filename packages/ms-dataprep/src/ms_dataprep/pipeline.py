@@ -164,8 +164,8 @@ class _Build:
         """Writes every shard."""
         folders = [self._state.spool(task.number) for task in self._tasks]
         plans = plan_shards(folders, self._spools, self._shard_bytes)
-        config, tokenizer = self._config, self._tokenizer
-        arguments = (config, self._folder, tokenizer.path, self._special, self._choose_sizes(plans), tokenizer.eod_id)
+        tokenizer = self._tokenizer if isinstance(self._engine, InlineEngine) else self._tokenizer.path
+        arguments = (self._config, self._folder, tokenizer, self._special, self._choose_sizes(plans))
         sizes = {plan.number: plan.num_bytes for plan in plans}
         self._run("write", make_writing, arguments, plans, sum(sizes.values()), sizes)
         self._written = [self._state.result("write", plan.number, ShardCounts) for plan in plans]
@@ -300,11 +300,12 @@ def make_reading(
 
 
 def make_writing(
-    config: DataConfig, folder: Path, tokenizer: Path, special: SpecialIds, sizes: FileSizes, eod_id: int
+    config: DataConfig, folder: Path, tokenizer: Tokenizer | Path, special: SpecialIds, sizes: FileSizes
 ) -> Callable[[ShardPlan, Advance], ShardCounts]:
-    """The work of the third stage: writes a shard into `folder`."""
-    maker = ShardMaker(config, folder, tokenizer=tokenizer, special=special, sizes=sizes, eod_id=eod_id)
-    return maker.make
+    """The work of the third stage: writes a shard into `folder`. Another process loads the tokenizer by its path."""
+    if isinstance(tokenizer, Path):
+        tokenizer = load_tokenizer(tokenizer, eod_id=special.eod, backend=config.tokenizer_backend)
+    return ShardMaker(config, folder, tokenizer=tokenizer, special=special, sizes=sizes).make
 
 
 def _choose_engine(name: str, num_workers: int) -> Engine:

@@ -1,6 +1,7 @@
 """SentencePiece models: text is only ever text, documents have an end."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ class SentencePieceTokenizer:
         self.pad_id = self._named(self._inner.pad_id())
         self.bos_id = self._named(self._inner.bos_id())
         self._refuse_ending_text()
-        self.fingerprint = self._compute_fingerprint()
 
     def encode(self, text: str) -> list[int]:
         """See `tokenizer.Tokenizer`."""
@@ -80,7 +80,9 @@ class SentencePieceTokenizer:
                 "document; choose another with --eod-id"
             )
 
-    def _compute_fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `tokenizer.Tokenizer`."""
         inner, numbers = self._inner, range(self.vocab_size)
         special = [
             [number, inner.id_to_piece(number)]

@@ -19,7 +19,6 @@ class Tokenizer(Protocol):
         backend: `reference`, or `fast`.
         vocab_size: the highest id plus one.
         eod_id: ends documents. pad_id, bos_id: None where the tokenizer has none (or pads with its EOD).
-        fingerprint: `sha256:...`, the same for files that tokenize alike.
     """
 
     path: Path
@@ -28,7 +27,10 @@ class Tokenizer(Protocol):
     eod_id: int
     pad_id: int | None
     bos_id: int | None
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """`sha256:...`, the same for files that tokenize alike."""
 
     @property
     def backend(self) -> str:

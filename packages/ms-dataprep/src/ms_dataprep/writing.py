@@ -15,7 +15,7 @@ from ms_dataprep.mindrecord import FileSizes
 from ms_dataprep.packing import Packer, PackingCounts
 from ms_dataprep.shards import write_shard
 from ms_dataprep.spool import Spool
-from ms_dataprep.tokenizer import load_tokenizer
+from ms_dataprep.tokenizer import Tokenizer
 from ms_dataprep.units import join_units, split_units
 
 _BATCH_CHARACTERS = 1 << 21
@@ -66,21 +66,17 @@ class ShardMaker:
         config: DataConfig,
         folder: Path,
         *,
-        tokenizer: Path,
+        tokenizer: Tokenizer,
         special: SpecialIds,
         sizes: FileSizes,
-        eod_token: str | None = None,
-        eod_id: int | None = None,
     ) -> None:
-        """Loads the tokenizer; shards go to `folder`."""
+        """Shards go to `folder`."""
         self._config = config
         self._folder = folder
         self._special = special
         self._sizes = sizes
-        self._tokenizer = load_tokenizer(
-            tokenizer, eod_token=eod_token, eod_id=eod_id, backend=config.tokenizer_backend
-        )
-        self._structural = np.array([i for i in asdict(special).values() if i is not None], dtype=np.int32)
+        self._tokenizer = tokenizer
+        self._structural = [number for number in asdict(special).values() if number is not None]
 
     def make(self, plan: ShardPlan, advance: Callable[[int, int], None]) -> ShardCounts:
         """Writes one shard. `advance` is told the bytes of text and the documents since it was last told."""
@@ -97,7 +93,7 @@ class ShardMaker:
             for (source, text, copies), ids in zip(batch, self._tokenizer.encode_batch(texts), strict=True):
                 if not len(ids):
                     dropped["no_token"] += 1
-                elif np.isin(ids, self._structural).any():
+                elif any((ids == number).any() for number in self._structural):
                     dropped["special_id_in_text"] += 1
                 else:
                     document = np.concatenate((head, ids, [self._special.eod]), dtype=np.int32, casting="unsafe")
