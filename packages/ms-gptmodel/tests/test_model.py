@@ -228,8 +228,9 @@ def _attention_rows(model, ids):
 
         def construct(self, ids, positions, allowed):
             rows = self.model.embed(ids, positions)
-            mask = self.model.mask(allowed, ids.shape[0])
-            return self.model.blocks[0].attention(rows, ids.shape[0], self.model.rotation(positions), mask)
+            mask = self.model.mask(allowed, positions, positions)
+            rotation, _ = self.model.rotations(positions, ids.shape[1])
+            return self.model.blocks[0].attention(rows, ids.shape[0], rotation, mask)
 
     positions = np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1))
     allowed = np.tril(np.ones((1, ids.shape[1], ids.shape[1]), bool))

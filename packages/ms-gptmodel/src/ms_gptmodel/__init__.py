@@ -7,6 +7,7 @@ from ms_gptmodel.__about__ import __version__
 from ms_gptmodel.config import ModelConfig, load_config
 from ms_gptmodel.description import DescriptionConfig, describe
 from ms_gptmodel.errors import ConfigError, GptModelError, InputError, WeightsError
+from ms_gptmodel.huggingface import from_huggingface, load_huggingface_config
 from ms_gptmodel.ids import check_ids
 from ms_gptmodel.presets import PRESETS, preset
 from ms_gptmodel.sampling import GenerationConfig
@@ -34,8 +35,10 @@ __all__ = [
     "__version__",
     "check_ids",
     "describe",
+    "from_huggingface",
     "generate",
     "load_config",
+    "load_huggingface_config",
     "load_weights",
     "named_parameters",
     "preset",

@@ -7,9 +7,9 @@ Shapes: B lanes of a call, T prompt positions, K key/value heads, W window, D he
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from ms_gptmodel.attention import allowed_pairs
+from ms_gptmodel.block import Block
 from ms_gptmodel.errors import InputError
-from ms_gptmodel.model import Block, LanguageModel
+from ms_gptmodel.model import LanguageModel
 from ms_gptmodel.positions import counted_positions
 from ms_gptmodel.weights import named_parameters
 
@@ -33,8 +33,10 @@ class CachedDecoder:
         config = model.config
         if slots < 2:
             raise InputError(f"slots: expected 2 or more (the last one is scratch), found {slots}")
-        if not 1 <= max_length <= config.max_position_embeddings:
-            limit = config.max_position_embeddings
+        if not config.is_causal:
+            raise InputError("is_causal is false: an encoder sees later positions, so nothing of it can be cached")
+        if not 1 <= max_length <= config.num_positions:
+            limit = config.num_positions
             raise InputError(f"max_length: expected 1 to max_position_embeddings {limit}, found {max_length}")
         self.model, self.slots, self.max_length = model, slots, max_length
         for name, parameter in named_parameters(model).items():
@@ -80,37 +82,57 @@ class PrefillCell(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
             raise ValueError(f"input_ids: prompts of {length} ids, max_length is {self.max_length}")
         positions = counted_positions(batch, length)
         rows = self.model.embed(input_ids, positions)
-        rotation = self.model.rotation(positions)
-        mask = self.model.mask(allowed_pairs(length, None), batch)
+        rotation, local_rotation = self.model.rotations(positions, self.max_length)
+        mask, sliding_mask = self.model.masks(positions, None)
         starts_BK = _slot_starts(slots, self.model.blocks[0].attention.num_local_heads()[1], self.max_length)
         rows_BKT = starts_BK.expand_dims(2) + positions.expand_dims(1)
         for layer in self.layers:
-            rows = layer.prefill(rows, batch, rotation, mask, rows_BKT)
+            if layer.block.slides:
+                rows = layer.prefill(rows, batch, local_rotation, sliding_mask, rows_BKT)
+            else:
+                rows = layer.prefill(rows, batch, rotation, mask, rows_BKT)
         last_B = ops.cast(ops.arange(batch), mstype.int32) * length + lengths - 1
         return self.model.head(ops.gather(rows, last_B, 0))
 
 
 class DecodeCell(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """Adds one id to every lane and returns the logits of the next."""
+    """Adds one id to every lane and returns the logits of the next.
+
+    A layer that slides reads its last rows only, from wherever they begin in each lane's slot.
+    """
 
     def __init__(self, model: LanguageModel, layers: list["_CachedBlock"], max_length: int, window: int) -> None:
         super().__init__(auto_prefix=False)  # putting the model in here must not rename its parameters
         self.model, self.max_length, self.window = model, max_length, window
         self.layers = nn.CellList(layers, auto_prefix=False)
+        self.sliding_window = min(model.config.sliding_window or window, window)
+        self.any_slides, self.all_slide = any(model.config.slides), all(model.config.slides)
 
     def construct(self, input_ids: Tensor, positions: Tensor, slots: Tensor) -> Tensor:
         batch = input_ids.shape[0]
         positions_B1 = positions.reshape(batch, 1)
         rows = self.model.embed(input_ids, positions_B1)
-        rotation = self.model.rotation(positions_B1)
-        index_W = ops.cast(ops.arange(self.window), mstype.int32)
-        mask = self.model.mask((index_W.reshape(1, -1) <= positions_B1).expand_dims(1), batch)
+        rotation, local_rotation = self.model.rotations(positions_B1, self.max_length)
         starts_BK = _slot_starts(slots, self.model.blocks[0].attention.num_local_heads()[1], self.max_length)
         row_BK = starts_BK + positions_B1
-        window_BKW = starts_BK.expand_dims(2) + index_W
+        mask, window_BKW, sliding_mask, sliding_BKW = None, None, None, None
+        if self.any_slides:
+            first_B1 = ops.maximum(positions_B1 - (self.sliding_window - 1), 0)
+            sliding_mask, sliding_BKW = self._seen(positions_B1, first_B1, self.sliding_window, starts_BK)
+        if not self.all_slide:
+            mask, window_BKW = self._seen(positions_B1, ops.zeros_like(positions_B1), self.window, starts_BK)
         for layer in self.layers:
-            rows = layer.decode(rows, batch, rotation, mask, row_BK, window_BKW)
+            if layer.block.slides:
+                rows = layer.decode(rows, batch, local_rotation, sliding_mask, row_BK, sliding_BKW)
+            else:
+                rows = layer.decode(rows, batch, rotation, mask, row_BK, window_BKW)
         return self.model.head(rows)
+
+    def _seen(self, positions_B1: Tensor, first_B1: Tensor, count: int, starts_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """The mask of `count` positions from `first` on, and their rows in the cache."""
+        seen_BW = first_B1 + ops.cast(ops.arange(count), mstype.int32).reshape(1, -1)
+        mask = self.model.mask((seen_BW <= positions_B1).expand_dims(1), positions_B1, seen_BW)
+        return mask, starts_BK.expand_dims(2) + seen_BW.expand_dims(1)
 
 
 class _CachedBlock(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
@@ -130,7 +152,7 @@ class _CachedBlock(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         query, key, value = self.block.heads(rows, batch, rotation)
         self.write(self.key, rows_BKT, key)
         self.write(self.value, rows_BKT, value)
-        return self.block.add(rows, self.block.attention.attend(query, key, value, mask))
+        return self.block.add(rows, self.block.attention.attend(query, key, value, mask))[0]
 
     def decode(
         self,
@@ -145,7 +167,7 @@ class _CachedBlock(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         # Gathering straight from the update's result reads the cache in place; any reshape between would copy it.
         keys = ops.gather(self.write(self.key, row_BK, key_BK1D.squeeze(2)), window_BKW, 0)
         values = ops.gather(self.write(self.value, row_BK, value_BK1D.squeeze(2)), window_BKW, 0)
-        return self.block.add(rows, self.block.attention.attend(query, keys, values, mask))
+        return self.block.add(rows, self.block.attention.attend(query, keys, values, mask))[0]
 
 
 def _slot_starts(slots: Tensor, num_key_value_heads: int, max_length: int) -> Tensor:

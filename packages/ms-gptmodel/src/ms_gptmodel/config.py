@@ -9,27 +9,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from ms_gptmodel.config_rules import rules
 from ms_gptmodel.errors import ConfigError
 
 FORMAT, VERSION = "ms-gptmodel.config", 1
 
-_CHOICES = {
-    "norm_kind": ("rms_norm", "layer_norm"),
-    "position_kind": ("rotary", "learned"),
-    "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
-}
-_SCALING_KEYS = {
-    "linear": {"factor"},
-    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
-}
-_RESERVED = ("num_experts", "sliding_window", "parallel_residual", "rope_interleaved", "partial_rotary_factor")
+_INHERITED = ("num_key_value_heads", "head_dim", "embedding_size", "query_pre_attn_scalar", "moe_intermediate_size")
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What tells one dense decoder from another, in Hugging Face's words where Hugging Face has one."""
+    """What tells one model from another, in Hugging Face's words where Hugging Face has one."""
 
     vocab_size: int
     """Rows of the embedding; ids are 0 ... vocab_size - 1."""
@@ -42,41 +34,109 @@ class ModelConfig:
     intermediate_size: int
     """Width inside the feed-forward layer."""
     max_position_embeddings: int
-    """Number of positions; the longest sequence."""
+    """Number of positions; the longest sequence (with `dynamic` scaling: the longest one that is not scaled)."""
     model_type: str = "llama"
     """The family as Hugging Face spells it; for people and converters, no cell looks at it."""
     num_key_value_heads: int = None  # type: ignore[assignment]  # filled in below
     """Number of key/value heads, a divisor of the query heads; left out: as many as query heads."""
     head_dim: int = None  # type: ignore[assignment]  # filled in below
     """Width of one head; left out: hidden_size / num_attention_heads."""
+    embedding_size: int = None  # type: ignore[assignment]  # filled in below
+    """Width of the embedding; where it is not hidden_size (the default), projections lead to and from it (OPT-350m)."""
+    embedding_multiplier: float = 1.0
+    """The embedding's output is multiplied by it (Gemma: the root of hidden_size)."""
+    embedding_norm: bool = False
+    """A norm follows the sum of the embeddings (BLOOM, BERT)."""
+    type_vocab_size: int = 0
+    """Rows of a token type embedding, 0 for none; every token is of type 0 (BERT)."""
     norm_kind: str = "rms_norm"
     """`rms_norm` or `layer_norm`."""
+    norm_placement: str = "pre"
+    """`pre`: x + f(norm(x)); `post`: norm(x + f(x)) (BERT); `sandwich`: x + post_norm(f(norm(x))) (Gemma 2 and 3)."""
+    final_norm: bool = True
+    """There is a norm before the head."""
     rms_norm_eps: float = 1e-5
     """Added to the mean square, when norm_kind is rms_norm and in query and key norms."""
     layer_norm_eps: float = 1e-5
     """Added to the variance, when norm_kind is layer_norm."""
     norm_bias: bool = False
     """Layer norms have a bias; an RMS norm never has one."""
+    rms_norm_adds_one: bool = False
+    """RMS norms multiply by 1 + weight (Gemma)."""
     position_kind: str = "rotary"
-    """`rotary` (half-rotated) or `learned`."""
+    """`rotary`, `learned`, `alibi` or `none`."""
+    position_offset: int = 0
+    """Learned positions: position p uses row p + offset (OPT: 2)."""
     rope_theta: float = 10000.0
     """Base of the rotary frequencies."""
     rope_scaling: dict | None = None  # type: ignore[type-arg]  # get_type_hints must give a plain class
-    """Stretching of the rotary frequencies: rope_type `linear` or `llama3` with their factors."""
+    """Stretching of the frequencies: rope_type `linear`, `dynamic`, `llama3`, `yarn`, `longrope`, with its keys."""
+    rope_interleaved: bool = False
+    """Pairs are (0, 1), (2, 3) ... (GPT-J) instead of (i, i + half)."""
+    partial_rotary_factor: float = 1.0
+    """Only this share of a head, from its start on, is rotated."""
+    rope_local_base_freq: float | None = None
+    """Rotary base, unscaled, of sliding layers; None: theirs is that of all (Gemma 3)."""
+    is_causal: bool = True
+    """Attention sees no later position; false: the whole segment (encoders)."""
+    sliding_window: int | None = None
+    """Positions that a sliding layer sees, the own one included; None: no layer slides."""
+    layer_types: tuple | None = None  # type: ignore[type-arg]  # get_type_hints must give a plain class
+    """`full_attention` or `sliding_attention` for each layer; None: all slide if there is a window."""
+    query_pre_attn_scalar: float = None  # type: ignore[assignment]  # filled in below
+    """Attention scores are divided by its root; left out: head_dim."""
+    attn_logit_softcapping: float | None = None
+    """Attention scores x become cap * tanh(x / cap) before the mask (Gemma 2); None: not."""
+    final_logit_softcapping: float | None = None
+    """The same for logits."""
     hidden_act: str = "silu"
     """`silu`, `gelu` (exact), `gelu_new` (tanh form) or `relu`."""
     gated_mlp: bool = True
     """The feed-forward layer is down(act(gate) * up) instead of down(act(up))."""
+    parallel_residual: bool = False
+    """A block is x + attention(norm(x)) + mlp(norm(x)) (GPT-J, GPT-NeoX)."""
+    parallel_norm_is_shared: bool = False
+    """One norm feeds both branches of a parallel block (GPT-J, Phi)."""
     attention_bias: bool = False
     """Query, key and value have a bias."""
     attention_output_bias: bool = False
     """The attention's output projection has a bias."""
     mlp_bias: bool = False
-    """Gate, up and down have a bias."""
+    """Gate, up and down of a dense feed-forward layer have a bias."""
+    lm_head_bias: bool = False
+    """The head has a bias, tied or not."""
+    lm_head_transform: bool = False
+    """Dense, activation and norm stand before the head (BERT)."""
     qk_norm: bool = False
     """Queries and keys pass an RMS norm over head_dim before rotation."""
     tie_word_embeddings: bool = False
     """The embedding is the output matrix as well."""
+    num_experts: int = 0
+    """Experts of a sparse feed-forward layer; 0: all layers are dense."""
+    num_experts_per_tok: int = 2
+    """Experts that a token goes through."""
+    norm_topk_prob: bool = True
+    """The chosen experts' weights are divided by their sum."""
+    moe_intermediate_size: int = None  # type: ignore[assignment]  # filled in below
+    """Width inside one expert; left out: intermediate_size."""
+    mlp_only_layers: tuple = ()  # type: ignore[type-arg]  # get_type_hints must give a plain class
+    """Numbers of layers that are dense although there are experts."""
+    shared_expert_intermediate_size: int = 0
+    """Width of an expert that sees every token; 0: none."""
+    shared_expert_is_gated: bool = False
+    """The shared expert's output is multiplied by a sigmoid of its own gate (Qwen2-MoE)."""
+    router_aux_loss_coef: float = 0.0
+    """Weight of the load-balancing loss in training (Fedus et al. 2021, equations 4 to 6)."""
+    router_z_loss_coef: float = 0.0
+    """Weight of the router's z-loss in training (Zoph et al. 2022, equation 5)."""
+    embedding_dropout: float = 0.0
+    """Rate of dropout after the embeddings, in training."""
+    residual_dropout: float = 0.0
+    """Rate of dropout on what a residual branch adds, in training."""
+    attention_dropout: float = 0.0
+    """Rate of dropout on attention probabilities, in training."""
+    dropout_seed: int = 0
+    """Seed of the masks."""
     initializer_range: float = 0.02
     """Standard deviation of fresh weights."""
     bos_token_id: int | None = None
@@ -91,30 +151,47 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_attention_heads"):
             self._check(name, getattr(self, name) >= 1, "1 or more")
-        if self.num_key_value_heads is None:
-            object.__setattr__(self, "num_key_value_heads", self.num_attention_heads)
         if self.head_dim is None:
             divides = self.hidden_size % self.num_attention_heads == 0
             wanted = f"a divisor of hidden_size {self.hidden_size}, or head_dim given"
             self._check("num_attention_heads", divides, wanted)
             object.__setattr__(self, "head_dim", self.hidden_size // self.num_attention_heads)
-        for name, kind in get_type_hints(type(self)).items():
-            if kind is int:
-                self._check(name, getattr(self, name) >= 1, "1 or more")
-            elif kind is float:
-                self._check(name, 0 < getattr(self, name) < float("inf"), "a positive number")
-        for name, choices in _CHOICES.items():
-            self._check(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
-        grouped = self.num_attention_heads % self.num_key_value_heads == 0
-        self._check("num_key_value_heads", grouped, f"a divisor of num_attention_heads {self.num_attention_heads}")
-        self._check("head_dim", self.position_kind != "rotary" or self.head_dim % 2 == 0, "an even number for rotary")
-        self._check("norm_bias", not self.norm_bias or self.norm_kind == "layer_norm", "false with rms_norm")
-        self._check_scaling()
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            value = getattr(self, name)
-            ids = value if isinstance(value, tuple) else () if value is None else (value,)
-            fits = all(type(i) is int and 0 <= i < self.vocab_size for i in ids) and len(set(ids)) == len(ids)
-            self._check(name, fits and value != (), f"different ids from 0 to {self.vocab_size - 1}")
+        for name, default in (
+            ("num_key_value_heads", self.num_attention_heads),
+            ("embedding_size", self.hidden_size),
+            ("query_pre_attn_scalar", float(self.head_dim)),
+            ("moe_intermediate_size", self.intermediate_size),
+        ):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        if self.rope_scaling is not None:
+            object.__setattr__(self, "rope_scaling", dict(self.rope_scaling))
+        for name, holds, expected in rules(self):
+            self._check(name, holds, expected)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that are rotated."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def slides(self) -> tuple[bool, ...]:
+        """For each layer, whether it sees the window only."""
+        if self.layer_types is None:
+            return (self.sliding_window is not None,) * self.num_hidden_layers
+        return tuple(kind == "sliding_attention" for kind in self.layer_types)
+
+    @property
+    def has_experts(self) -> tuple[bool, ...]:
+        """For each layer, whether its feed-forward layer is sparse."""
+        return tuple(self.num_experts > 0 and n not in self.mlp_only_layers for n in range(self.num_hidden_layers))
+
+    @property
+    def num_positions(self) -> int:
+        """Length of the longest sequence."""
+        scaling = self.rope_scaling or {}
+        stretch = scaling["factor"] if scaling.get("rope_type") == "dynamic" else 1
+        return int(self.max_position_embeddings * stretch)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], section: str = "model") -> "ModelConfig":
@@ -128,12 +205,7 @@ class ModelConfig:
             found = values.pop(key, expected)
             if found != expected or isinstance(found, bool):
                 raise ConfigError(f"{section}.{key}: expected {expected!r}, found {found!r}")
-        for key in _RESERVED:
-            if key in values:
-                raise ConfigError(
-                    f"{section}.{key}: reserved for a later version; version {VERSION} has dense decoders"
-                )
-        for key in ("num_key_value_heads", "head_dim"):
+        for key in _INHERITED:
             if key in values and values[key] is None:
                 del values[key]
         return from_mapping(cls, values, section)
@@ -148,7 +220,7 @@ class ModelConfig:
     def to_mapping(self) -> dict[str, Any]:
         """All keys of config.json, `format` and `version` first, as plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["eos_token_id"] = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {"format": FORMAT, "version": VERSION, **values}
 
     def to_json(self) -> str:
@@ -164,24 +236,6 @@ class ModelConfig:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-
-    def _check_scaling(self) -> None:
-        if self.rope_scaling is None:
-            return
-        object.__setattr__(self, "rope_scaling", dict(self.rope_scaling))
-        kind = self.rope_scaling.get("rope_type")
-        known = isinstance(kind, str) and kind in _SCALING_KEYS
-        self._check("rope_scaling", known, f"rope_type {' or '.join(_SCALING_KEYS)}")
-        wanted = {"rope_type"} | _SCALING_KEYS[str(kind)]
-        self._check("rope_scaling", set(self.rope_scaling) == wanted, f"exactly the keys {', '.join(sorted(wanted))}")
-        numbers = [value for key, value in self.rope_scaling.items() if key != "rope_type"]
-        sound = all(isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < float("inf") for n in numbers)
-        self._check("rope_scaling", sound and self.rope_scaling["factor"] >= 1, "positive numbers, factor 1 or more")
-        if kind == "llama3":
-            rising = self.rope_scaling["low_freq_factor"] < self.rope_scaling["high_freq_factor"]
-            self._check("rope_scaling", rising, "low_freq_factor below high_freq_factor")
-            whole = isinstance(self.rope_scaling["original_max_position_embeddings"], int)
-            self._check("rope_scaling", whole, "a whole number of original_max_position_embeddings")
 
     def _check(self, name: str, holds: bool, expected: str) -> None:
         if not holds:

@@ -18,15 +18,15 @@ def check_ids(config: ModelConfig, input_ids: ArrayLike, position_ids: ArrayLike
     ids = np.asarray(input_ids)
     if ids.ndim != 2:
         raise InputError(f"input_ids: expected [batch, seq], found shape {ids.shape}")
-    if ids.shape[1] > config.max_position_embeddings:
-        limit = config.max_position_embeddings
+    if ids.shape[1] > config.num_positions:
+        limit = config.num_positions
         raise InputError(f"input_ids: rows of {ids.shape[1]} ids, max_position_embeddings is {limit}")
     _check_range("input_ids", ids, config.vocab_size, "vocab_size")
     if position_ids is not None:
         positions = np.asarray(position_ids)
         if positions.shape != ids.shape:
             raise InputError(f"position_ids: expected the shape of input_ids {ids.shape}, found {positions.shape}")
-        _check_range("position_ids", positions, config.max_position_embeddings, "max_position_embeddings")
+        _check_range("position_ids", positions, config.num_positions, "max_position_embeddings")
 
 
 def _check_range(name: str, values: np.ndarray, limit: int, limit_name: str) -> None:  # type: ignore[type-arg]

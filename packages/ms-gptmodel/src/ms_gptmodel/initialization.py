@@ -12,15 +12,16 @@ from ms_gptmodel.config import ModelConfig
 def initial_weight(config: ModelConfig, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:  # type: ignore[type-arg]
     """The fresh value of the parameter `name` of contract `model`, float32.
 
-    Norm weights are 1, biases 0, all else normal with initializer_range; what writes to the residual stream
-    (attention output, down) is divided by sqrt(2 * layers), as GPT-2 does (Radford et al. 2019, section 2.3).
+    Norm weights are 1 (0 where norms add one), biases 0, all else normal with initializer_range; what writes to the
+    residual stream (attention output, any down) is divided by sqrt(2 * layers), as GPT-2 does (Radford et al. 2019,
+    section 2.3).
     """
     if name.endswith(".bias"):
         return np.zeros(shape, np.float32)
     if name.endswith("norm.weight"):
-        return np.ones(shape, np.float32)
+        return np.full(shape, 0.0 if config.rms_norm_adds_one else 1.0, np.float32)
     std = config.initializer_range
-    if name.endswith((".attention.output.weight", ".mlp.down.weight")):
+    if name.endswith((".attention.output.weight", ".down.weight")):
         std /= math.sqrt(2 * config.num_hidden_layers)
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))

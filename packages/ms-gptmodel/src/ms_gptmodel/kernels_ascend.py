@@ -5,8 +5,6 @@ No test executes them: there is no Ascend in our tests. They check the operators
 What a fused operator does not take (types, shapes) goes through the plain formulation. Shapes as in kernels_plain.
 """
 
-import math
-
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
@@ -17,7 +15,8 @@ from ms_gptmodel.kernels_plain import (
     BiasedLinear,
     LayerNorm,
     Linear,
-    RotationTables,
+    RotationRows,
+    SoftCap,
     TokenLoss,
 )
 
@@ -31,7 +30,8 @@ __all__ = [
     "Linear",
     "RMSNorm",
     "Rotation",
-    "RotationTables",
+    "RotationRows",
+    "SoftCap",
     "TokenLoss",
     "fits_flash_attention",
     "fits_fused_rotation",
@@ -74,39 +74,55 @@ class GatedActivation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
 
 class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """As kernels_plain, by `ops.rotary_position_embedding` in its half form, in fp32."""
+    """As kernels_plain, by `ops.rotary_position_embedding` in fp32, on the part of a head that is rotated."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, rotary_dim: int, is_interleaved: bool) -> None:
         super().__init__()
-        self.plain = kernels_plain.Rotation(head_dim)
+        self.rotary_dim, self.mode = rotary_dim, int(is_interleaved)
+        self.plain = kernels_plain.Rotation(head_dim, rotary_dim, is_interleaved)
 
     def construct(self, x_BNTD: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         batch, num_heads, length, head_dim = x_BNTD.shape
-        if not fits_fused_rotation(batch, num_heads, length, head_dim):
+        if not fits_fused_rotation(batch, num_heads, length, self.rotary_dim):
             return self.plain(x_BNTD, cosines, sines)
         x = ops.cast(x_BNTD, ms.float32)
-        return ops.cast(ops.rotary_position_embedding(x, cosines, sines, 0), x_BNTD.dtype)
+        if self.rotary_dim == head_dim:
+            return ops.cast(ops.rotary_position_embedding(x, cosines, sines, self.mode), x_BNTD.dtype)
+        part, end = x[..., : self.rotary_dim], self.rotary_dim
+        part = ops.rotary_position_embedding(part, cosines[..., :end], sines[..., :end], self.mode)
+        return ops.cast(ops.concat((part, x[..., end:]), -1), x_BNTD.dtype)
 
 
 class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """allowed_BTS (bool; B may be 1) -> True where a key is hidden, bool [B, 1, T, S]."""
+    """As kernels_plain: True where a key is hidden, bool [B, 1, T, S]; with a bias, in the plain form."""
 
-    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int) -> Tensor:
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = kernels_plain.AttentionMask()
+
+    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int, bias_BNTS: Tensor | None = None) -> Tensor:
+        if bias_BNTS is not None:
+            return self.plain(allowed_BTS, batch, num_heads, bias_BNTS)
         hidden = ops.logical_not(allowed_BTS).expand_dims(1)
         return ops.broadcast_to(hidden, (batch, 1, hidden.shape[2], hidden.shape[3]))
 
 
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """As kernels_plain, by `ops.flash_attention_score`, which knows grouped queries."""
+    """As kernels_plain, by `ops.flash_attention_score`, which knows grouped queries but no soft cap.
 
-    def __init__(self, head_dim: int) -> None:
+    Biases (ALiBi) take the plain way too: the order in which the operator scales and adds differs between versions.
+    """
+
+    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
         super().__init__()
-        self.scale = 1.0 / math.sqrt(head_dim)
-        self.plain = kernels_plain.Attention(head_dim)
+        self.scale, self.is_capped = scale, soft_cap is not None
+        self.plain = kernels_plain.Attention(scale, soft_cap)
 
     def construct(self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tensor:
         num_heads, head_dim = q_BNTD.shape[1], q_BNTD.shape[3]
-        if not fits_flash_attention(q_BNTD.dtype, num_heads, head_dim):
+        if mask.dtype != ms.bool_:
+            return self.plain(q_BNTD, k_BKSD, v_BKSD, mask)
+        if self.is_capped or not fits_flash_attention(q_BNTD.dtype, num_heads, head_dim):
             return self.plain(q_BNTD, k_BKSD, v_BKSD, ops.cast(mask, ms.float32) * MASKED)
         return ops.flash_attention_score(
             q_BNTD, k_BKSD, v_BKSD, num_heads, attn_mask=mask, scalar_value=self.scale, input_layout="BNSD"

@@ -6,14 +6,12 @@ that automatic differentiation makes of one formula. So sums over rows or column
 a vector, and formulas bring their own backward pass. Shapes as in kernels_plain.
 """
 
-import math
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_gptmodel import kernels_plain
-from ms_gptmodel.kernels_plain import MASKED, Linear
+from ms_gptmodel.kernels_plain import MASKED, Linear, SoftCap, turn_of
 
 __all__ = [
     "Activation",
@@ -25,7 +23,8 @@ __all__ = [
     "Linear",
     "RMSNorm",
     "Rotation",
-    "RotationTables",
+    "RotationRows",
+    "SoftCap",
     "TokenLoss",
 ]
 
@@ -164,29 +163,25 @@ class _GatedSilu(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         return ds * (up + (gate * up - y)), ds * gate
 
 
-class RotationTables(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """position_ids [B, T] -> cosines and sines [B N T, D]: a row for each head's row, so that nothing broadcasts."""
+class RotationRows(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As kernels_plain, a row for each head's row, [B N T, D], so that nothing broadcasts."""
 
-    def __init__(self, cosines: np.ndarray, sines: np.ndarray) -> None:  # type: ignore[type-arg]
-        super().__init__()
-        self.cosines = Tensor(cosines, ms.float32)  # [positions, D], second half equal to the first
-        self.sines = Tensor(sines, ms.float32)
-
-    def construct(self, position_ids: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    def construct(
+        self, cosines_PD: Tensor, sines_PD: Tensor, position_ids: Tensor, num_heads: int
+    ) -> tuple[Tensor, Tensor]:
         batch, length = position_ids.shape
         ids = ops.broadcast_to(position_ids.expand_dims(1), (batch, num_heads, length)).reshape(-1)
-        return ops.gather(self.cosines, ids, 0), ops.gather(self.sines, ids, 0)
+        return ops.gather(cosines_PD, ids, 0), ops.gather(sines_PD, ids, 0)
 
 
 class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """x_BNTD, tables -> x cos + (x turn) sin, where `turn` is the matrix of rotate_half."""
+    """As kernels_plain; turning is a MatMul with a fixed matrix."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, rotary_dim: int, is_interleaved: bool) -> None:
         super().__init__()
-        half = head_dim // 2
+        sources, signs = turn_of(head_dim, rotary_dim, is_interleaved)
         turn = np.zeros((head_dim, head_dim), np.float32)
-        turn[np.arange(half) + half, np.arange(half)] = -1.0
-        turn[np.arange(half), np.arange(half) + half] = 1.0
+        turn[sources, np.arange(head_dim)] = signs
         self.turn = Tensor(turn)
 
     def construct(self, x_BNTD: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -202,10 +197,12 @@ class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
 
 class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """allowed_BTS (bool; B may be 1) -> one mask a head, [B N T, S]: copied once, then nothing broadcasts."""
+    """As kernels_plain, one mask a head, [B N T, S]: copied once, then nothing broadcasts."""
 
-    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int) -> Tensor:
+    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int, bias_BNTS: Tensor | None = None) -> Tensor:
         mask = (1.0 - ops.cast(allowed_BTS, ms.float32)) * MASKED
+        if bias_BNTS is not None:
+            return (mask.expand_dims(1) + bias_BNTS).reshape(-1, mask.shape[2])
         copies = batch * num_heads // mask.shape[0]
         mask = ops.tile(mask.expand_dims(1), (1, copies, 1, 1))
         return mask.reshape(-1, mask.shape[3])
@@ -214,9 +211,10 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As kernels_plain; the query heads of one key head are folded into its rows instead of copying keys."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
         super().__init__()
-        self.scale = 1.0 / math.sqrt(head_dim)
+        self.scale = scale
+        self.cap = None if soft_cap is None else SoftCap(soft_cap)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.values = ops.BatchMatMul()
         self.softmax = _Softmax()
@@ -226,8 +224,10 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         k, v = k_BKSD.reshape(-1, length, width), v_BKSD.reshape(-1, length, width)
         rows = q_BNTD.shape[1] * q_BNTD.shape[2] * batch // k.shape[0]
         q = q_BNTD.reshape(-1, rows, width) * self.scale
-        scores = ops.cast(self.scores(q, k), ms.float32).reshape(-1, length) + mask
-        shares = ops.cast(self.softmax(scores), v.dtype).reshape(-1, rows, length)
+        scores = ops.cast(self.scores(q, k), ms.float32).reshape(-1, length)
+        if self.cap is not None:
+            scores = self.cap(scores)
+        shares = ops.cast(self.softmax(scores + mask), v.dtype).reshape(-1, rows, length)
         return self.values(shares, v).reshape(q_BNTD.shape)
 
 

@@ -6,8 +6,6 @@ T query positions, S key positions, D head_dim. Whatever the weights' type, norm
 computed in fp32.
 """
 
-import math
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -98,50 +96,92 @@ class GatedActivation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         return self.activation(gate_RI) * up_RI
 
 
-class RotationTables(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """position_ids [B, T] -> cosines and sines in the form that `Rotation` takes, for a given number of heads."""
+class SoftCap(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """x -> cap tanh(x / cap) in fp32, of x's type (Gemma 2; Bello et al. 2016, section 5.1)."""
 
-    def __init__(self, cosines: np.ndarray, sines: np.ndarray) -> None:  # type: ignore[type-arg]
+    def __init__(self, cap: float) -> None:
         super().__init__()
-        self.cosines = Tensor(cosines, ms.float32)  # [positions, D], second half equal to the first
-        self.sines = Tensor(sines, ms.float32)
+        self.cap, self.inverse = cap, 1.0 / cap
+        self.tanh = _Tanh()
 
-    def construct(self, position_ids: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.cast(self.tanh(ops.cast(x, ms.float32) * self.inverse) * self.cap, x.dtype)
+
+
+class _Tanh(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """tanh within 3e-7: MindSpore's own on CPU errs by 1e-4, and 2 sigmoid(2 x) - 1 by 1.6e-6.
+
+    Lambert's continued fraction, cut after seven steps, at x / 4, then twice tanh(2 u) = 2 t / (1 + t^2).
+    """
+
+    def construct(self, x: Tensor) -> Tensor:
+        u = ops.clamp(x, -10.0, 10.0) * 0.25
+        s = u * u
+        t = u * (135135.0 + s * (17325.0 + s * (378.0 + s))) / (135135.0 + s * (62370.0 + s * (3150.0 + 28.0 * s)))
+        t = 2.0 * t / (1.0 + t * t)
+        return 2.0 * t / (1.0 + t * t)
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (dout * (1.0 - out * out),)
+
+
+class RotationRows(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """Tables [P, D], position_ids [B, T] -> their rows in the form that `Rotation` takes for so many heads."""
+
+    def construct(
+        self, cosines_PD: Tensor, sines_PD: Tensor, position_ids: Tensor, num_heads: int
+    ) -> tuple[Tensor, Tensor]:
         batch, length = position_ids.shape
         ids = position_ids.reshape(-1)
-        cosines = ops.gather(self.cosines, ids, 0).reshape(batch, 1, length, -1)
-        return cosines, ops.gather(self.sines, ids, 0).reshape(batch, 1, length, -1)
+        cosines = ops.gather(cosines_PD, ids, 0).reshape(batch, 1, length, -1)
+        return cosines, ops.gather(sines_PD, ids, 0).reshape(batch, 1, length, -1)
 
 
 class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """x_BNTD, tables -> x cos + rotate_half(x) sin, where rotate_half([a, b]) = [-b, a] (Su et al. 2021, half form)."""
+    """x_BNTD, rows of tables -> x cos + turn(x) sin (Su et al. 2021), in the first `rotary_dim` numbers of a head.
 
-    def __init__(self, head_dim: int) -> None:
+    turn([a, b]) = [-b, a], where a and b are the two halves of what is rotated, or neighbours when interleaved.
+    """
+
+    def __init__(self, head_dim: int, rotary_dim: int, is_interleaved: bool) -> None:
         super().__init__()
-        self.half = head_dim // 2
+        sources, signs = turn_of(head_dim, rotary_dim, is_interleaved)
+        self.sources, self.signs = Tensor(sources), Tensor(signs)
 
     def construct(self, x_BNTD: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         x = ops.cast(x_BNTD, ms.float32)
-        turned = ops.concat((-x[..., self.half :], x[..., : self.half]), -1)
+        turned = ops.gather(x, self.sources, 3) * self.signs
         return ops.cast(x * cosines + turned * sines, x_BNTD.dtype)
 
 
-class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """allowed_BTS (bool; B may be 1) -> the mask in the form that `Attention` takes, for a given number of heads."""
+def turn_of(head_dim: int, rotary_dim: int, is_interleaved: bool) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """For each number of a head, which one `turn` puts there (int32) and with which sign (float32, 0: none)."""
+    sources, signs = np.arange(head_dim, dtype=np.int32), np.zeros(head_dim, np.float32)
+    pairs = np.arange(rotary_dim // 2)
+    first, second = (2 * pairs, 2 * pairs + 1) if is_interleaved else (pairs, pairs + rotary_dim // 2)
+    sources[first], sources[second] = second, first
+    signs[first], signs[second] = -1.0, 1.0
+    return sources, signs
 
-    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int) -> Tensor:
-        return ((1.0 - ops.cast(allowed_BTS, ms.float32)) * MASKED).expand_dims(1)
+
+class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """allowed_BTS (bool; B may be 1), bias [B, N, T, S] or None -> the mask in the form that `Attention` takes."""
+
+    def construct(self, allowed_BTS: Tensor, batch: int, num_heads: int, bias_BNTS: Tensor | None = None) -> Tensor:
+        mask = ((1.0 - ops.cast(allowed_BTS, ms.float32)) * MASKED).expand_dims(1)
+        return mask if bias_BNTS is None else mask + bias_BNTS
 
 
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """q_BNTD, k_BKSD, v_BKSD, mask -> softmax(q k^T / sqrt(D) + mask) v, [B, N, T, D]; N/K queries share a key.
+    """q_BNTD, k_BKSD, v_BKSD, mask -> softmax(cap(scale q k^T) + mask) v, [B, N, T, D]; N/K queries share a key.
 
     A query that may see nothing gets the mean of all values: finite, and nobody looks at it.
     """
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
         super().__init__()
-        self.scale = 1.0 / math.sqrt(head_dim)
+        self.scale = scale
+        self.cap = None if soft_cap is None else SoftCap(soft_cap)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.values = ops.BatchMatMul()
 
@@ -150,8 +190,10 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         k, v = k_BKSD, v_BKSD
         if group > 1:
             k, v = ops.repeat_interleave(k, group, 1), ops.repeat_interleave(v, group, 1)
-        scores_BNTS = ops.cast(self.scores(q_BNTD * self.scale, k), ms.float32) + mask
-        return self.values(ops.cast(ops.softmax(scores_BNTS, -1), v.dtype), v)
+        scores_BNTS = ops.cast(self.scores(q_BNTD * self.scale, k), ms.float32)
+        if self.cap is not None:
+            scores_BNTS = self.cap(scores_BNTS)
+        return self.values(ops.cast(ops.softmax(scores_BNTS + mask, -1), v.dtype), v)
 
 
 class TokenLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no types

@@ -4,45 +4,27 @@
 Shapes: B batch, T positions, R = B T rows. Between embedding and head, activations are rows [R, hidden].
 """
 
-from mindspore import Tensor, nn
+from collections.abc import Iterable
 
-from ms_gptmodel.attention import Attention, allowed_pairs
+from mindspore import Tensor, nn, ops
+
+from ms_gptmodel.attention import allowed_pairs
+from ms_gptmodel.block import make_block
 from ms_gptmodel.config import ModelConfig
-from ms_gptmodel.feed_forward import FeedForward
+from ms_gptmodel.head import Head, HeadTransform
 from ms_gptmodel.initialization import initial_weight
 from ms_gptmodel.kernels import select
+from ms_gptmodel.moe import RouterLoss
 from ms_gptmodel.norms import block_norm
-from ms_gptmodel.positions import RotaryPositions, counted_positions
+from ms_gptmodel.positions import AlibiPositions, RotaryPositions, Rotation, counted_positions
 from ms_gptmodel.projection import Embedding, Projection
 from ms_gptmodel.weights import load_weights, named_parameters
 
 
-class Block(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.attention_norm = block_norm(config)
-        self.attention = Attention(config)
-        self.mlp_norm = block_norm(config)
-        self.mlp = FeedForward(config)
-
-    def heads(self, rows: Tensor, batch: int, rotation: tuple[Tensor, ...] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """This layer's queries, keys and values."""
-        return self.attention.heads(self.attention_norm(rows), batch, rotation)
-
-    def add(self, rows: Tensor, context_BNTD: Tensor) -> Tensor:
-        """The rows after this layer, given what its attention gathered."""
-        rows = rows + self.attention.merge(context_BNTD)
-        return rows + self.mlp(self.mlp_norm(rows))
-
-    def construct(self, rows: Tensor, batch: int, rotation: tuple[Tensor, ...] | None, mask: Tensor) -> Tensor:
-        rows = rows + self.attention(self.attention_norm(rows), batch, rotation, mask)
-        return rows + self.mlp(self.mlp_norm(rows))
-
-
 class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """A decoder-only language model with the call and the parameter names of contract `model`.
+    """A language model with the call and the parameter names of contract `model`: a decoder, or an encoder.
+
+    In training, with experts and a coefficient for their losses, it returns (logits, auxiliary loss).
 
     Args:
         config: which model.
@@ -52,58 +34,121 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.max_length = config.max_position_embeddings
-        self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        is_rotary = config.position_kind == "rotary"
-        self.position_embedding = None if is_rotary else Embedding(self.max_length, config.hidden_size)
-        self.rotary = RotaryPositions(config, self.max_length) if is_rotary else None
+        self.max_length = config.num_positions
+        hidden, width, kind = config.hidden_size, config.embedding_size, config.position_kind
+        self.embedding = Embedding(config.vocab_size, width)
+        self.embedding_multiplier = config.embedding_multiplier
+        self.embedding_projection = None if width == hidden else Projection(width, hidden, False)
+        self.position_offset = config.position_offset
+        num_rows = config.max_position_embeddings + config.position_offset
+        self.position_embedding = Embedding(num_rows, hidden) if kind == "learned" else None
+        self.token_type_embedding = Embedding(config.type_vocab_size, hidden) if config.type_vocab_size else None
+        self.embedding_norm = block_norm(config) if config.embedding_norm else None
+        self.rotary = RotaryPositions(config) if kind == "rotary" else None
+        has_own_base = config.rope_local_base_freq is not None
+        self.local_rotary = RotaryPositions(config, is_local=True) if has_own_base else None
+        self.alibi = AlibiPositions(config.num_attention_heads) if kind == "alibi" else None
         self.attention_mask = select().AttentionMask()
-        self.blocks = nn.CellList([Block(config) for _ in range(config.num_hidden_layers)])
-        self.norm = block_norm(config)
-        self.tied_head = select().Linear()
-        self.lm_head = None if config.tie_word_embeddings else Projection(config.hidden_size, config.vocab_size, False)
+        self.is_causal, self.window = config.is_causal, config.sliding_window
+        self.any_slides, self.all_slide = any(config.slides), all(config.slides)
+        self.blocks = nn.CellList([make_block(config, number) for number in range(config.num_hidden_layers)])
+        self.router_loss = RouterLoss(config) if any(block.routes for block in self.blocks) else None
+        self.norm = block_norm(config) if config.final_norm else None
+        self.head_projection = None if width == hidden else Projection(hidden, width, False)
+        self.lm_head_transform = HeadTransform(config) if config.lm_head_transform else None
+        self.lm_head = Head(config)
         parameters = named_parameters(self)
         for name, parameter in parameters.items():
             parameter.name = name
         load_weights(self, {name: initial_weight(config, name, p.shape, seed) for name, p in parameters.items()})
+        # A fresh Cell evaluates under the phase "train": its graph would be found again after set_train(True).
+        self.set_train(False)
+
+    def recompute_blocks(self, numbers: Iterable[int] | None = None) -> None:
+        """Lets the backward pass compute these blocks (None: all) again instead of keeping what is inside them.
+
+        For a part of a block, call `recompute()` of that cell: `model.blocks[0].mlp.recompute()`. Numbers stay the
+        same. Once for a model, before it is compiled.
+        """
+        for number in range(len(self.blocks)) if numbers is None else numbers:
+            self.blocks[number].recompute()
 
     def embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Rows [R, hidden] of the ids, with their positions where those are learned."""
         rows = self.embedding(input_ids)
+        if self.embedding_multiplier != 1.0:
+            rows = rows * self.embedding_multiplier
+        if self.embedding_projection is not None:
+            rows = self.embedding_projection(rows)
+        if self.token_type_embedding is not None:
+            rows = rows + self.token_type_embedding.weight[0]
         if self.position_embedding is not None:
-            rows = rows + self.position_embedding(position_ids)
-        return rows
+            rows = rows + self.position_embedding(position_ids + self.position_offset)
+        return rows if self.embedding_norm is None else self.embedding_norm(rows)
 
-    def rotation(self, position_ids: Tensor) -> tuple[Tensor, ...] | None:
-        """What turns queries and keys, once for all layers; None where positions are learned."""
+    def rotations(self, position_ids: Tensor, length: int) -> tuple[Rotation | None, Rotation | None]:
+        """What turns queries and keys in layers that see all and in those that slide; None where nothing turns."""
         if self.rotary is None:
-            return None
+            return None, None
         num_heads, num_key_value_heads = self.blocks[0].attention.num_local_heads()
-        rotation: tuple[Tensor, ...] = self.rotary(position_ids, num_heads, num_key_value_heads)
-        return rotation
+        rotation = self.rotary(position_ids, num_heads, num_key_value_heads, length)
+        if self.local_rotary is None:
+            return rotation, rotation
+        return rotation, self.local_rotary(position_ids, num_heads, num_key_value_heads, length)
 
-    def mask(self, allowed_BTS: Tensor, batch: int) -> Tensor:
-        """The attention mask, once for all layers."""
-        return self.attention_mask(allowed_BTS, batch, self.blocks[0].attention.num_local_heads()[0])
+    def mask(self, allowed_BTS: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """The attention mask from what is allowed and, with ALiBi, the positions [B, T] and [B, S]."""
+        batch, num_heads = query_positions.shape[0], self.blocks[0].attention.num_local_heads()[0]
+        bias = None
+        if self.alibi is not None:
+            if num_heads != self.config.num_attention_heads:
+                raise ValueError("position_kind alibi: heads cannot be split, a head's slope depends on its number")
+            bias = self.alibi(query_positions, key_positions)
+        return self.attention_mask(allowed_BTS, batch, num_heads, bias)
+
+    def masks(self, position_ids: Tensor, segment_ids: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The masks of layers that see all and of those that slide, each made once and where there are such layers."""
+        length, full, sliding = position_ids.shape[1], None, None
+        if not self.all_slide:
+            allowed = allowed_pairs(length, segment_ids, is_causal=self.is_causal)
+            full = self.mask(allowed, position_ids, position_ids)
+        if self.any_slides:
+            allowed = allowed_pairs(length, segment_ids, is_causal=self.is_causal, window=self.window)
+            sliding = self.mask(allowed, position_ids, position_ids)
+        return full, sliding
 
     def head(self, rows: Tensor) -> Tensor:
         """Logits [R, vocab]."""
-        rows = self.norm(rows)
-        if self.lm_head is None:
-            return self.tied_head(rows, self.embedding.weight)
-        return self.lm_head(rows)
+        if self.norm is not None:
+            rows = self.norm(rows)
+        if self.head_projection is not None:
+            rows = self.head_projection(rows)
+        if self.lm_head_transform is not None:
+            rows = self.lm_head_transform(rows)
+        return self.lm_head(rows, self.embedding.weight)
 
     def construct(
         self, input_ids: Tensor, position_ids: Tensor | None = None, segment_ids: Tensor | None = None
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         batch, length = input_ids.shape
         if length > self.max_length:
             raise ValueError(f"input_ids: rows of {length} ids, max_position_embeddings is {self.max_length}")
         if position_ids is None:
             position_ids = counted_positions(batch, length)
         rows = self.embed(input_ids, position_ids)
-        rotation = self.rotation(position_ids)
-        mask = self.mask(allowed_pairs(length, segment_ids), batch)
+        rotation, local_rotation = self.rotations(position_ids, length)
+        mask, sliding_mask = self.masks(position_ids, segment_ids)
+        router_logits = []
         for block in self.blocks:
-            rows = block(rows, batch, rotation, mask)
-        return self.head(rows).reshape(batch, length, -1)
+            if block.slides:
+                rows = block(rows, batch, local_rotation, sliding_mask)
+            else:
+                rows = block(rows, batch, rotation, mask)
+            if block.routes:
+                rows, logits_RE = rows
+                router_logits.append(logits_RE)
+        logits = self.head(rows).reshape(batch, length, -1)
+        if self.router_loss is None or not self.training:
+            return logits
+        counts = ops.ones_like(input_ids) if segment_ids is None else segment_ids != 0
+        return logits, self.router_loss(router_logits, counts.reshape(-1))

@@ -9,15 +9,16 @@ from ms_gptmodel.kernels import select
 
 
 class RMSNorm(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """rows [R, width] -> rows of mean square 1, times `weight`."""
+    """rows [R, width] -> rows of mean square 1, times `weight`, or 1 + `weight` when it adds one."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, adds_one: bool = False) -> None:
         super().__init__()
         self.weight = Parameter(Tensor(np.ones(width, np.float32)), name="weight")
+        self.adds_one = adds_one
         self.normalize = select().RMSNorm(eps)
 
     def construct(self, rows: Tensor) -> Tensor:
-        return self.normalize(rows, self.weight)
+        return self.normalize(rows, self.weight + 1.0 if self.adds_one else self.weight)
 
 
 class LayerNorm(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
@@ -37,5 +38,10 @@ class LayerNorm(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 def block_norm(config: ModelConfig) -> nn.Cell:
     """A fresh norm of the residual stream, as the config has it."""
     if config.norm_kind == "rms_norm":
-        return RMSNorm(config.hidden_size, config.rms_norm_eps)
+        return RMSNorm(config.hidden_size, config.rms_norm_eps, config.rms_norm_adds_one)
     return LayerNorm(config.hidden_size, config.layer_norm_eps, config.norm_bias)
+
+
+def head_norm(config: ModelConfig) -> RMSNorm:
+    """A fresh norm of the queries or keys of one head."""
+    return RMSNorm(config.head_dim, config.rms_norm_eps, config.rms_norm_adds_one)

@@ -1,0 +1,90 @@
+"""Every family: its config.json of Hugging Face as it is, and transformers' logits from golden files.
+
+The files are written and checked against transformers by integration_tests/test_model_vs_transformers.py.
+"""
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+from ms_gptmodel import LanguageModel, ModelConfig, from_huggingface, load_weights
+from ms_gptmodel.families import FAMILIES
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def _pynative_mode():
+    """A graph would be compiled for each model, run once and thrown away; that both modes agree, test_model shows."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    yield
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def read(name):
+    golden = np.load(GOLDEN / f"{name}.npz")
+    weights = {key[8:]: golden[key].astype(np.float32) for key in golden.files if key.startswith("weights/")}
+    return json.loads(str(golden["config"])), weights, golden["ids"], golden["logits"]
+
+
+def error_of(config, weights, ids, logits):
+    model = LanguageModel(config)
+    load_weights(model, weights)
+    return np.abs(model(Tensor(ids)).asnumpy() - logits).max() / max(1.0, np.abs(logits).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_the_golden_ones_of_transformers(name):
+    theirs, weights, ids, logits = read(name)
+
+    assert error_of(from_huggingface(theirs), weights, ids, logits) < TOLERANCE
+
+
+def test_every_family_but_those_with_llamas_cells_has_a_golden_file():
+    families = {read(name)[0]["model_type"] for name in NAMES}
+
+    assert set(FAMILIES) - families == {"gemma", "qwen3", "deepseek"}  # test_model and the live test have the first two
+
+
+MUTATIONS = {
+    "pairs interleaved": ("llama_yarn", {"rope_interleaved": True}),
+    "halves in place of pairs": ("gptj", {"rope_interleaved": False}),
+    "twice as much rotated": ("gpt_neox", {"partial_rotary_factor": 0.5}),
+    "yarn left out": ("llama_yarn", {"rope_scaling": None}),
+    "dynamic scaling left out": ("llama_dynamic", {"rope_scaling": None, "max_position_embeddings": 60}),
+    "branches one after the other": ("gpt_neox", {"parallel_residual": False}),
+    "tanh gelu for exact gelu": ("gpt_neox", {"hidden_act": "gelu_new"}),
+    "exact gelu for tanh gelu": ("bloom", {"hidden_act": "gelu"}),
+    "no slopes": ("bloom", {"position_kind": "none"}),
+    "window one wider": ("mistral", {"sliding_window": 8}),
+    "window left out": ("qwen2_sliding", {"sliding_window": None, "layer_types": None}),
+    "other layer slides": ("gemma2", {"layer_types": ["full_attention", "sliding_attention"]}),
+    "scores not capped": ("gemma2", {"attn_logit_softcapping": None}),
+    "logits not capped": ("gemma2", {"final_logit_softcapping": None}),
+    "scores divided by the root of head_dim": ("gemma2", {"query_pre_attn_scalar": 12.0}),
+    "embedding not multiplied": ("gemma3", {"embedding_multiplier": 1.0}),
+    "norms do not add one": ("gemma3", {"rms_norm_adds_one": False}),
+    "one base for all layers": ("gemma3", {"rope_local_base_freq": None}),
+    "positions without offset": ("opt_with_norms_after", {"position_offset": 0, "max_position_embeddings": 66}),
+    "one expert only": ("mixtral", {"num_experts_per_tok": 1}),
+    "experts' weights not normed": ("mixtral", {"norm_topk_prob": False}),
+    "experts' weights normed": ("qwen2_moe", {"norm_topk_prob": True}),
+    "encoder sees the past only": ("bert", {"is_causal": True}),
+    "eps 1e-5 for 1e-6": ("qwen3_moe", {"rms_norm_eps": 1e-5}),
+}
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_a_mutated_config_fails_the_same_gate(kind):
+    name, changes = MUTATIONS[kind]
+    theirs, weights, ids, logits = read(name)
+    config = from_huggingface(theirs).to_mapping()
+
+    error = error_of(ModelConfig.from_mapping(config | changes), weights, ids, logits)
+
+    assert error > 3 * TOLERANCE
