@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ms_ckpt.__about__ import __version__
-from ms_ckpt.cli_rewrite import merge, reshard
+from ms_ckpt.cli_rewrite import convert, merge, reshard
 from ms_ckpt.errors import CkptError
 
 
@@ -139,6 +139,7 @@ def prune(root: Path, dry_run: bool, **settings: Any) -> None:
 
 main.add_command(reshard)
 main.add_command(merge)
+main.add_command(convert)
 
 
 def _name(folder: Path, root: Path) -> str:

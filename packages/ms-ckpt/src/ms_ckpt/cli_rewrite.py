@@ -1,10 +1,11 @@
-"""The commands of `ms-ckpt` that write checkpoints anew: `reshard` and `merge`."""
+"""The commands of `ms-ckpt` that write checkpoints anew: `reshard`, `merge` and `convert`."""
 
 from pathlib import Path
 
 import click
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_KINDS = ("checkpoint", "mindspore", "safetensors", "huggingface")
 _NEW = click.Path(file_okay=False, path_type=Path)
 
 
@@ -78,6 +79,74 @@ def merge(root: Path, parts: tuple[Path, ...], step: int | None, values_from: in
     folders = parts_of_one_step(list(parts), step)
     written = merge_parts(store, folders, values_from=values_from, replace=replace)
     click.echo(f"{written}: {len(folders)} parts")
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(_KINDS), help="What to write; by default as TARGET's suffix says.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Take these tensors only. Repeatable.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="'*=model.*', say. Repeatable.")
+@click.option("--dtype", type=click.Choice(["F32", "F16", "BF16", "F64"]), help="What floating tensors become.")
+@click.option("--step", type=click.IntRange(min=0), help="The step of a new checkpoint; default: the source's, or 0.")
+@click.option(
+    "--strategy", type=click.Path(exists=True, path_type=Path),
+    help="MindSpore's strategy file (or a folder, one file a stage): SOURCE holds rank_0, rank_1, ...",
+)  # fmt: skip
+@click.option("--files", default="*", metavar="PATTERN", help="Which file of each rank's folder: '*-2_100.ckpt'.")
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a file of a Hugging Face folder.")
+@click.option("--replace", is_flag=True, help="Replace TARGET if it exists.")
+def convert(
+    source: Path,
+    target: Path,
+    to: str | None,
+    only: tuple[str, ...],
+    renames: tuple[str, ...],
+    dtype: str | None,
+    step: int | None,
+    strategy: Path | None,
+    files: str,
+    max_shard_size: str,
+    replace: bool,
+) -> None:
+    """Convert SOURCE into TARGET.
+
+    Each is a checkpoint (or root), a MindSpore .ckpt file, a .safetensors file or a Hugging Face folder; SOURCE also
+    MindSpore's files of all ranks of a parallel training.
+    """
+    from ms_ckpt.conversion import convert as run
+    from ms_ckpt.errors import ConfigError
+    from ms_ckpt.rules import LoadRules
+
+    kind = to or {".ckpt": "mindspore", ".safetensors": "safetensors"}.get(target.suffix)
+    if kind is None:
+        raise ConfigError(f"{target}: say what to write: --to {', '.join(_KINDS)}")
+    pairs = [text.partition("=") for text in renames]
+    if wrong := [old for old, sign, _ in pairs if not sign]:
+        raise ConfigError(f"--rename {wrong[0]!r}: expected OLD=NEW")
+    written = run(
+        source,
+        target,
+        to=kind,
+        rules=LoadRules(only=only or ("*",), renames={old: new for old, _, new in pairs}),
+        dtype=dtype,
+        step=step,
+        strategy=strategy,
+        files=files,
+        max_shard_bytes=_bytes(max_shard_size),
+        replace=replace,
+    )
+    click.echo(f"{target}: {len(written.tensors)} tensors")
+
+
+def _bytes(text: str) -> int:
+    from ms_ckpt.errors import ConfigError
+
+    units = {"GB": 10**9, "MB": 10**6, "KB": 10**3, "GIB": 1 << 30, "MIB": 1 << 20, "KIB": 1 << 10}
+    number, unit = text.rstrip("GMKIBgmkib"), text[len(text.rstrip("GMKIBgmkib")) :].upper()
+    if not number.strip().isdecimal() or unit not in ("", "B", *units) or int(number) == 0:
+        raise ConfigError(f"--max-shard-size {text!r}: expected a size such as 5GB or 200MB")
+    return int(number) * units.get(unit, 1)
 
 
 def _split(text: str) -> tuple[str, list[int | None]]:

@@ -1,6 +1,6 @@
 """Which stored tensor goes where on load: strict, except for what a caller allows in so many words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -63,8 +63,7 @@ def match_tensors(
     Raises:
         MismatchError: lists every missing, unexpected, reshaped and retyped tensor, and every rename without effect.
     """
-    stored_names, differences = _rename(index, rules)
-    stored_names = {wanted: stored for wanted, stored in stored_names.items() if _fits(wanted, rules.only)}
+    stored_names, differences = _choose(index.tensors, rules)
     if expected is None:
         _refuse(differences, source)
         return {wanted: Match(stored=stored) for wanted, stored in stored_names.items()}
@@ -90,11 +89,18 @@ def match_tensors(
     return matches
 
 
-def _rename(index: Index, rules: LoadRules) -> tuple[dict[str, str], list[str]]:
+def chosen_names(names: Iterable[str], rules: LoadRules, source: str) -> dict[str, str]:
+    """Stored name by wanted name of what `only` and `renames` choose; raises MismatchError for impossible renames."""
+    chosen, problems = _choose(names, rules)
+    _refuse(problems, source)
+    return chosen
+
+
+def _choose(stored_names: Iterable[str], rules: LoadRules) -> tuple[dict[str, str], list[str]]:
     """Stored name by wanted name, and what is wrong with the renames."""
     names: dict[str, str] = {}
     problems, unused = [], set(rules.renames)
-    for stored in index.tensors:
+    for stored in stored_names:
         wanted = stored
         for pattern, target in rules.renames.items():
             if fnmatchcase(stored, pattern):
@@ -106,7 +112,8 @@ def _rename(index: Index, rules: LoadRules) -> tuple[dict[str, str], list[str]]:
         if wanted in names:
             problems.append(f"{wanted}: both {names[wanted]} and {stored} would get this name")
         names[wanted] = stored
-    return names, problems + [f"rename {pattern!r}: matches no tensor" for pattern in sorted(unused)]
+    chosen = {wanted: stored for wanted, stored in names.items() if _fits(wanted, rules.only)}
+    return chosen, problems + [f"rename {pattern!r}: matches no tensor" for pattern in sorted(unused)]
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
