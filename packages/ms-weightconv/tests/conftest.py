@@ -118,6 +118,7 @@ class Folders:
 
     configs = CONFIGS
     write = staticmethod(write_tensors)
+    shapes_of = staticmethod(shapes_of)
 
     def __init__(self, root: Path) -> None:
         self.root = root

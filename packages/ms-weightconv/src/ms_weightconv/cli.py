@@ -41,6 +41,10 @@ def main(debug: bool) -> None:
 @click.option("--family", help="Family to read (unknown model_type) or to write; see `list`.")
 @click.option("--dtype", help="Cast to fp32, fp16, bf16 or fp64; without it every word is kept.")
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a Hugging Face shard.")
+@click.option(
+    "--file-format", type=click.Choice(["safetensors", "ckpt"]), default="safetensors", help="With --to mindspore."
+)
+@click.option("--workers", type=int, help="Threads; default: one a core, at most 4.")
 @click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
 @click.option("--tokenizer", type=_PATH, help="tokenizer.json or a folder, instead of the source's tokenizer files.")
 @click.option("--overwrite", is_flag=True, help="Replace a model's folder once the new one is complete.")
@@ -52,6 +56,8 @@ def convert(
     family: str | None,
     dtype: str | None,
     max_shard_size: str,
+    file_format: str,
+    workers: int | None,
     config: Path | None,
     tokenizer: Path | None,
     overwrite: bool,
@@ -67,6 +73,8 @@ def convert(
         family=family,
         dtype=dtype,
         max_shard_size=max_shard_size,
+        file_format=file_format,
+        workers=workers,
         overwrite=overwrite,
         config=config,
         tokenizer=tokenizer,

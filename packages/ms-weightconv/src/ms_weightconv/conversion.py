@@ -1,5 +1,8 @@
 """Conversion of a model's folder from one layout to another, tensor by tensor."""
 
+import hashlib
+import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,12 +20,13 @@ from ms_weightconv.family import Family
 from ms_weightconv.report import Report
 from ms_weightconv.sidecar import SIDECAR_FILE, restore_huggingface, write_sidecar
 from ms_weightconv.source import Source, open_source
-from ms_weightconv.target import parse_size, staged_folder, write_checkpoint, write_document, write_weights
+from ms_weightconv.target import parse_size, staged_folder, write_checkpoint, write_ckpt, write_document, write_weights
 from ms_weightconv.tensor import Tensor
 from ms_weightconv.tokenizer import carry_tokenizer
 from ms_weightconv.words import CASTABLE, CastLoss, Words, cast, parse_dtype
 
 LAYOUTS = ("huggingface", "mindspore", "checkpoint")
+FILE_FORMATS = ("safetensors", "ckpt")
 
 
 def convert(
@@ -35,6 +39,8 @@ def convert(
     max_shard_size: int | str = "5GB",
     overwrite: bool = False,
     progress: bool = True,
+    file_format: str = "safetensors",
+    workers: int | None = None,
     config: Path | Mapping[str, Any] | None = None,
     tokenizer: Path | None = None,
 ) -> Report:
@@ -54,6 +60,8 @@ def convert(
         max_shard_size: bytes of a Hugging Face shard, or a text such as "5GB".
         overwrite: replace a model's folder at `target` once the new one is complete.
         progress: show a bar on terminals, log lines elsewhere.
+        file_format: of a `mindspore` target: safetensors, or ckpt (model.ckpt, as `mindspore.save_checkpoint` writes).
+        workers: threads; None takes one a core, at most 4.
         config: for a checkpoint without one, the config of contract `model`: a file, its folder, or its values.
         tokenizer: a tokenizer.json or a folder with tokenizer files; None carries over those of the source.
 
@@ -67,6 +75,11 @@ def convert(
     source, target = Path(source), Path(target)
     if to not in LAYOUTS:
         raise ConfigError(f"to: found {to!r}, expected one of {', '.join(LAYOUTS)}")
+    if file_format not in FILE_FORMATS or (file_format == "ckpt" and to != "mindspore"):
+        known = "safetensors, or ckpt with to mindspore"
+        raise ConfigError(f"file_format: found {file_format!r} with to {to}, expected {known}")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ConfigError(f"workers: found {workers!r}, expected a number from 1")
     shard_size = parse_size(max_shard_size)
     wanted = None if dtype is None else parse_dtype(dtype)
     opened = open_source(source, family=family, config=config)
@@ -82,18 +95,23 @@ def convert(
         theirs, generation = restore_huggingface(chosen, opened.config, opened.sidecar, floats, str(source))
         documents = {"config.json": theirs, "generation_config.json": generation}
         tensors = align_to_family(chosen, opened.config, tensors, str(source)).tensors
-    with staged_folder(target, source, is_overwritten=overwrite) as stage:
+    threads = min(4, os.cpu_count() or 1) if workers is None else workers
+    plan = _plan(opened, tensors, documents, (to, file_format, str(shard_size), str(wanted)))
+    with staged_folder(target, source, is_overwritten=overwrite, plan=plan) as stage:
         for name, values in documents.items():
             write_document(stage / name, values)
         notes = carry_tokenizer(
             _documents_folder(opened, config), tokenizer, stage, opened.config, is_huggingface=to == "huggingface"
         )
+        work: dict[str, Any] = {"workers": threads, "is_shown": progress, "losses": losses}
         if to == "checkpoint":
             values = {"converter": f"ms-weightconv {__version__}", "config": {"model": documents["config.json"]}}
-            checksums = write_checkpoint(stage, tensors, values, progress)
+            checksums = write_checkpoint(stage, tensors, values, **work)
+        elif file_format == "ckpt":
+            checksums = write_ckpt(stage, tensors, is_shown=progress)
         else:
-            limit, writer = (shard_size, "pt") if to == "huggingface" else (None, "np")
-            checksums = write_weights(stage, tensors, limit, writer, progress)
+            limit, writer = (shard_size, "pt") if to == "huggingface" else (None, "ms")
+            checksums = write_weights(stage, tensors, limit, writer, **work)
     return Report(
         source=source,
         target=target,
@@ -128,6 +146,20 @@ def cast_tensors(
 def _read_cast(name: str, tensor: Tensor, dtype: str, losses: dict[str, CastLoss]) -> Words:
     words, losses[name] = cast(tensor.read(), tensor.dtype, dtype)
     return words
+
+
+def _plan(opened: Source, tensors: Mapping[str, Tensor], documents: Mapping[str, Any], options: tuple[str, ...]) -> str:
+    """A name for this conversion: two runs with the same one write the same bytes."""
+    files = sorted(opened.path.rglob("*")) if opened.path.is_dir() else [opened.path]
+    stats = [(str(path), path.stat()) for path in files if path.is_file()]
+    described = [
+        __version__,
+        options,
+        documents,
+        [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats],
+        [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()],
+    ]
+    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:16]
 
 
 def _choose_family(opened: Source, asked: str | None, to: str) -> Family | None:

@@ -1,21 +1,28 @@
 """An output folder: built under a temporary name beside its place, verified there, and published by one rename."""
 
+import fcntl
+import glob
 import json
+import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ms_weightconv.checkpoint import SHARD, commit_checkpoint, is_checkpoint
+from ms_weightconv.ckptfile import read_ckpt_file, write_ckpt_file
 from ms_weightconv.errors import ConfigError, TargetError
 from ms_weightconv.progress import Progress
 from ms_weightconv.shards import INDEX_FILE, WEIGHTS_FILE
 from ms_weightconv.tensor import Tensor, checksum
-from ms_weightconv.tensorfile import read_tensor_file, write_tensor_file
+from ms_weightconv.transfer import transfer
+from ms_weightconv.words import CastLoss
 
+LOGGER = logging.getLogger(__name__)
+CKPT_FILE = "model.ckpt"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -33,23 +40,58 @@ def parse_size(size: int | str) -> int:
 
 
 @contextmanager
-def staged_folder(target: Path, source: Path, *, is_overwritten: bool) -> Iterator[Path]:
+def staged_folder(target: Path, source: Path, *, is_overwritten: bool, plan: str = "") -> Iterator[Path]:
     """Gives a temporary folder beside `target` and renames it to `target` when the block ends without an error.
 
     An old target is replaced only then. After an error the temporary folder is gone and the old target untouched.
+    A run that is interrupted or killed leaves the folder; the next one with the same plan is given it again.
+
+    Args:
+        target: the folder that is to appear.
+        source: what is read; it must not be touched.
+        is_overwritten: an old target may be replaced.
+        plan: what tells one conversion from another, such as a hash.
 
     Raises:
-        TargetError: the target is in use and `is_overwritten` is false, is no folder of a model, or holds the source.
+        TargetError: the target is in use and `is_overwritten` is false, is no folder of a model, or holds the source;
+            or another process is writing it.
     """
     _check_target(target, source, is_overwritten)
     target.parent.mkdir(parents=True, exist_ok=True)
-    stage = target.parent / f".{target.name}.converting-{os.getpid()}-{secrets.token_hex(4)}"
-    stage.mkdir()
+    stage = target.parent / f".{target.name}.converting-{plan or secrets.token_hex(6)}"
+    for other in target.parent.glob(f".{glob.escape(target.name)}.converting-*"):
+        if other != stage:
+            _remove_if_left(other)
+    stage.mkdir(exist_ok=True)
+    with _lock(stage, target):
+        try:
+            yield stage
+            _flush_folder(stage)
+            _publish(stage, target)
+        except Exception:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
+        except BaseException:
+            LOGGER.warning("interrupted; the same command goes on from %s", stage)
+            raise
+
+
+@contextmanager
+def _lock(stage: Path, target: Path) -> Iterator[None]:
+    descriptor = os.open(stage, os.O_RDONLY)
     try:
-        yield stage
-        _flush_folder(stage)
-        _publish(stage, target)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TargetError(f"{target}: another process is converting into it; wait for it") from error
+        yield
     finally:
+        os.close(descriptor)
+
+
+def _remove_if_left(stage: Path) -> None:
+    """Removes what a run with another plan left, unless it is still at work."""
+    with suppress(TargetError, OSError), _lock(stage, stage):
         shutil.rmtree(stage, ignore_errors=True)
 
 
@@ -63,7 +105,14 @@ def write_document(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], max_shard_size: int | None, writer: str, is_shown: bool
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    max_shard_size: int | None,
+    writer: str,
+    *,
+    workers: int,
+    is_shown: bool,
+    losses: MutableMapping[str, CastLoss],
 ) -> dict[str, int]:
     """Writes `model.safetensors`, or shards with an index when they exceed `max_shard_size`, and reads them back.
 
@@ -71,8 +120,10 @@ def write_weights(
         folder: where to.
         tensors: what to write.
         max_shard_size: bytes of a shard; a larger tensor gets a shard of its own. None: one file whatever its size.
-        writer: value of `format` in the files' metadata; transformers asks for "pt".
+        writer: value of `format` in the files' metadata; transformers asks for "pt", MindSpore for "ms".
+        workers: threads.
         is_shown: whether to show progress.
+        losses: see `transfer`.
 
     Returns:
         The crc32 of each tensor.
@@ -85,48 +136,52 @@ def write_weights(
         weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
         size = sum(tensor.num_bytes for tensor in tensors.values())
         write_document(folder / INDEX_FILE, {"metadata": {"total_size": size}, "weight_map": weight_map})
-    return _write_files(folder, dict(zip(names, shards, strict=True)), {"format": writer}, is_shown)
+    files = dict(zip(names, shards, strict=True))
+    return transfer(folder, files, {"format": writer}, workers=workers, is_shown=is_shown, losses=losses)
+
+
+def write_ckpt(folder: Path, tensors: Mapping[str, Tensor], *, is_shown: bool) -> dict[str, int]:
+    """Writes `model.ckpt`, which `mindspore.load_checkpoint` reads, and reads it back; returns each tensor's crc32.
+
+    Its checksum runs over the whole file, so it is written by one thread from its beginning to its end.
+    """
+    _check_space(folder, tensors)
+    size = sum(tensor.num_bytes for tensor in tensors.values())
+    checksums = {}
+    with Progress("convert", size, is_shown) as progress:
+        for name, num_bytes, crc in write_ckpt_file(folder / CKPT_FILE, tensors):
+            checksums[name] = crc
+            progress.add(num_bytes)
+    with Progress("verify", size, is_shown) as progress:
+        written, _ = read_ckpt_file(folder / CKPT_FILE)
+        for name, tensor in tensors.items():
+            found = written.get(name)
+            if found is None or (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
+                raise TargetError(f"{folder / CKPT_FILE}: {name} did not come back as it was written")
+            if checksum(found) != checksums[name]:
+                raise TargetError(f"{folder / CKPT_FILE}: {name} came back with other bytes; is the disk sound?")
+            progress.add(tensor.num_bytes)
+    return checksums
 
 
 def write_checkpoint(
-    root: Path, tensors: Mapping[str, Tensor], values: dict[str, Any], is_shown: bool
+    root: Path,
+    tensors: Mapping[str, Tensor],
+    values: dict[str, Any],
+    *,
+    workers: int,
+    is_shown: bool,
+    losses: MutableMapping[str, CastLoss],
 ) -> dict[str, int]:
     """Writes `step-00000000/` of contract `checkpoint` with model tensors only; returns the crc32 of each tensor."""
     _check_space(root, tensors)
     folder = root / "step-00000000"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     named = {f"model.{name}": tensor for name, tensor in tensors.items()}
-    checksums = _write_files(folder, {SHARD: named}, {}, is_shown)
+    checksums = transfer(folder, {SHARD: named}, {}, workers=workers, is_shown=is_shown, losses=losses)
     commit_checkpoint(folder, 0, [(name, named[name], checksums[name]) for name in named], values)
     _flush_folder(folder)
     return {name.removeprefix("model."): crc for name, crc in checksums.items()}
-
-
-def _write_files(
-    folder: Path, files: Mapping[str, Mapping[str, Tensor]], metadata: Mapping[str, str], is_shown: bool
-) -> dict[str, int]:
-    size = sum(tensor.num_bytes for shard in files.values() for tensor in shard.values())
-    checksums: dict[str, int] = {}
-    with Progress("convert", size, is_shown) as progress:
-        for name, shard in files.items():
-            for key, num_bytes, crc in write_tensor_file(folder / name, shard, metadata):
-                checksums[key] = crc
-                progress.add(num_bytes)
-    with Progress("verify", size, is_shown) as progress:
-        for name, shard in files.items():
-            _verify(folder / name, shard, checksums, progress)
-    return checksums
-
-
-def _verify(path: Path, shard: Mapping[str, Tensor], checksums: Mapping[str, int], progress: Progress) -> None:
-    written = read_tensor_file(path)
-    for key, tensor in shard.items():
-        found = written.get(key)
-        if found is None or (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
-            raise TargetError(f"{path}: {key} did not come back as it was written")
-        if checksum(found) != checksums[key]:
-            raise TargetError(f"{path}: {key} came back with other bytes than were written; is the disk sound?")
-        progress.add(tensor.num_bytes)
 
 
 def _divide(tensors: Mapping[str, Tensor], max_shard_size: int | None) -> list[dict[str, Tensor]]:
@@ -142,7 +197,8 @@ def _divide(tensors: Mapping[str, Tensor], max_shard_size: int | None) -> list[d
 
 
 def _check_space(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    needed = sum(tensor.num_bytes for tensor in tensors.values())
+    held = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())  # of an earlier run
+    needed = sum(tensor.num_bytes for tensor in tensors.values()) - held
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise TargetError(f"{folder.parent}: {needed:,} bytes are needed, {free:,} are free")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ms_weightconv.errors import TargetError
 from ms_weightconv.words import WORD_OF_DTYPE, Words, item_size
 
-_MAX_RESIDENT_BYTES = 1 << 25  # of a mapped file, beyond the tensor being read
-BLOCK_BYTES = 1 << 23  # of one write; larger blocks gained nothing on a page cache
+_MAX_RESIDENT_BYTES = 1 << 24  # of a mapped file, beyond the tensor being read
+BLOCK_BYTES = 1 << 22  # of one write; larger blocks gained nothing on a page cache
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ class MappedFile:
 
     def _read(self, dtype: str, shape: tuple[int, ...], offset: int) -> Words:
         return self.words(dtype, prod(shape), offset).reshape(shape)
+
+
+def check_words(name: str, words: Words, expected: Tensor) -> None:
+    """Raises TargetError if a tensor did not yield the shape or dtype that it announced."""
+    if words.shape != expected.shape or words.dtype != np.dtype(WORD_OF_DTYPE[expected.dtype]):
+        raise TargetError(f"{name}: expected {expected.dtype} {expected.shape}, got {words.dtype} {words.shape}")
 
 
 def blocks(words: Words) -> Iterator[memoryview]:

@@ -28,7 +28,7 @@ DTYPE_OF_NAME = {
 }  # fmt: skip
 NAME_OF_DTYPE = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
-_BLOCK = 1 << 20  # elements; keeps the temporaries of a cast below 32 MB whatever the tensor's size
+_BLOCK = 1 << 17  # elements; keeps the temporaries of a cast in the cache and below 4 MB a thread
 
 
 @dataclass(frozen=True, kw_only=True)
