@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ms_trainloop.evaluation import Evaluation, Evaluator, evaluate
     from ms_trainloop.loop import TrainResult, train
     from ms_trainloop.metrics import read_metrics
+    from ms_trainloop.rehearsal import Preflight, rehearse
     from ms_trainloop.replay import Replay, replay
     from ms_trainloop.report import write_report
     from ms_trainloop.schedules import learning_rate
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Evaluation",
     "Evaluator",
+    "Preflight",
     "Replay",
     "StepResult",
     "TrainConfig",
@@ -28,6 +30,7 @@ __all__ = [
     "from_mapping",
     "learning_rate",
     "read_metrics",
+    "rehearse",
     "replay",
     "train",
     "write_report",
@@ -38,6 +41,7 @@ _HOMES = {
     "evaluation": ("Evaluation", "Evaluator", "evaluate"),
     "loop": ("TrainResult", "train"),
     "metrics": ("read_metrics",),
+    "rehearsal": ("Preflight", "rehearse"),
     "replay": ("Replay", "replay"),
     "report": ("write_report",),
     "schedules": ("learning_rate",),

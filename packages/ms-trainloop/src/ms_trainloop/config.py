@@ -17,6 +17,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 PRECISION_LEVELS = ("O1", "O2", "O3")
 STATE_TYPES = ("float32", "bfloat16")
 MODES = ("graph", "pynative")
+PREFLIGHTS = ("batch", "full")
 SPIKE_ACTIONS = ("off", "skip", "rollback")
 _LARGEST_BFLOAT16_BETA = 0.99
 _CHOICES = {
@@ -27,6 +28,7 @@ _CHOICES = {
     "precision_level": PRECISION_LEVELS,
     "mode": MODES,
     "spike_action": SPIKE_ACTIONS,
+    "preflight": PREFLIGHTS,
 }
 
 
@@ -125,6 +127,9 @@ class TrainConfig:
     """The scale never falls below this; a run that overflows there is ended by max_skipped_steps."""
     max_skipped_steps: int = 10
     """So many steps in a row without a finite gradient stop the run; a single one is skipped and counted."""
+    preflight: str = "batch"
+    """What is checked before the first step: the first `batch` and loss, or with `full` also memory, every gradient, \
+and that ten steps on one repeated batch lower the loss (undone to the bit)."""
     forensics: bool = True
     """Writes a record of the first step that is not finite into the run's folder, from which it can be run again."""
     spike_action: str = "off"

@@ -25,6 +25,10 @@ class MetricsError(TrainLoopError):
     """A metrics file is missing, of another format, or damaged."""
 
 
+class PreflightError(TrainLoopError):
+    """The rehearsal before training found what makes it pointless; the message lists every such finding."""
+
+
 class ForensicsError(TrainLoopError):
     """A record of a step that was not finite is missing, of another format, or does not fit the model."""
 

@@ -61,7 +61,7 @@ def write_record(
         "samples": list(samples),
         "sample_ids": np.asarray(batch["sample_ids"]).tolist() if "sample_ids" in batch else None,
         "result": _as_json(result),
-        "diagnosis": _diagnose(step, arrays, batch.get("sample_ids"), result.loss_scale),
+        "diagnosis": diagnose_batch(step, batch, result.loss_scale),
         "values": {**values, "loss_scale": result.loss_scale},
         "dtypes": {name: str(tensor.dtype) for name, tensor in tensors.items()},
     }
@@ -78,6 +78,23 @@ def write_record(
     shutil.rmtree(folder, ignore_errors=True)
     staged.rename(folder)
     return report
+
+
+def diagnose_batch(
+    step: TrainStep, batch: Mapping[str, np.ndarray[Any, Any]], loss_scale: float
+) -> dict[str, Any] | None:
+    """Returns the diagnosis of the first micro-batch of a rank's batch that is not finite, or None if all are."""
+    rows = step.config.micro_batch_size
+    seed = loss_scale / batch["labels"].size
+    for number in range(step.accumulation):
+        part = {key: batch[key][number * rows : (number + 1) * rows] for key in _KEYS}
+        found = diagnose(step.model, step.state.model_parameters, part, seed=seed)
+        if found["weights"] or found["forward"] or None in found["gradient_norms"].values():
+            found["micro_batch"] = number
+            ids = batch.get("sample_ids")
+            found["sample_ids"] = None if ids is None else np.asarray(ids)[number * rows :][:rows].tolist()
+            return found
+    return None
 
 
 def describe(diagnosis: Mapping[str, Any] | None) -> str:
@@ -115,22 +132,6 @@ def read_record(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any,
     with np.load(folder / "state.npz") as file:
         tensors = {name: _restored(file[name], report["dtypes"][name]) for name in file.files}
     return report, batch, tensors
-
-
-def _diagnose(
-    step: TrainStep, batch: Mapping[str, np.ndarray[Any, Any]], sample_ids: Any, loss_scale: float
-) -> dict[str, Any] | None:
-    rows = step.config.micro_batch_size
-    seed = loss_scale / batch["labels"].size
-    for number in range(step.accumulation):
-        part = {key: value[number * rows : (number + 1) * rows] for key, value in batch.items()}
-        found = diagnose(step.model, step.state.model_parameters, part, seed=seed)
-        if found["weights"] or found["forward"] or None in found["gradient_norms"].values():
-            found["micro_batch"] = number
-            ids = None if sample_ids is None else np.asarray(sample_ids)[number * rows : (number + 1) * rows].tolist()
-            found["sample_ids"] = ids
-            return found
-    return None
 
 
 def _storable(tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ from ms_trainloop.evaluation import Evaluation, evaluation_mode
 from ms_trainloop.metrics import MetricsFile
 from ms_trainloop.preflight import check_first_loss, require_sound_batch
 from ms_trainloop.progress import Progress
+from ms_trainloop.rehearsal import check_memory, rehearse, require_sound
 from ms_trainloop.resume import Counters
 from ms_trainloop.source import BatchSource
 from ms_trainloop.spikes import SpikeGuard
@@ -57,6 +58,12 @@ class Run:
         if self._is_first:
             for finding in require_sound_batch(batch, rows=self._rows, vocab_size=self._vocab_size):
                 _LOG.warning("%s", finding)
+            if self._config.preflight == "full":
+                self.untimed(lambda: self._rehearse(batch))
+            else:
+                seq_length = np.asarray(batch["input_ids"]).shape[1]
+                for finding in check_memory(self._step, seq_length=seq_length, vocab_size=self._vocab_size):
+                    _LOG.warning("%s", finding)
         limit = self._guard.limit
         result = self._step.run(batch, wants_stop=wants_stop, loss_limit=limit)
         self._counters.add(result, self._config.global_batch_size)
@@ -72,6 +79,12 @@ class Run:
             self._refuse_or_warn(batch, result, limit)
         self._bar.advance()
         return result
+
+    def _rehearse(self, batch: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        found = rehearse(self._step, batch, vocab_size=self._vocab_size, is_fresh=self._counters.step == 0)
+        for line in found.lines():
+            self._bar.say(line)
+        require_sound(found)
 
     def go_back(self) -> None:
         """Goes on from counters that were set back to an earlier step."""
