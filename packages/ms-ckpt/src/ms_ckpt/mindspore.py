@@ -1,4 +1,4 @@
-"""The only module here that touches MindSpore: parameters out to arrays, and back."""
+"""MindSpore parameters out to arrays, and back; only this module and `callback.py` touch MindSpore."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
