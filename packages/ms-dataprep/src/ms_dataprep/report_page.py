@@ -61,7 +61,7 @@ def render_page(facts: Mapping[str, Any]) -> str:
 <h2>Dropped</h2>
 {_table(["reason", "documents", "meaning"], dropped, {1}) if dropped else "<p>Nothing.</p>"}
 {_section("Languages", _bars(facts["languages"]) if facts["languages"] else "")}
-{_section("Clusters of near-duplicates, by number of documents", _bars(facts["clusters"]) if facts["clusters"] else "")}
+{_section("Clusters of duplicates, by number of documents", _bars(facts["clusters"]) if facts["clusters"] else "")}
 <h2>Documents changed by cleaning</h2>
 {_table(["step", "documents"], cleaned, {1})}
 <h2>Sources</h2>
