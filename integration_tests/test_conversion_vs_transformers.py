@@ -5,7 +5,6 @@ sides compute in float32. How sharp that is, the mutated layouts show: each must
 """
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 pytestmark = pytest.mark.reference
 
-HEADER = {"format", "version"}
 TOLERANCE = 1e-5
 LENGTH = 40  # a rotary mistake hides at position 0 and is plain at 30
 SIZES = {
@@ -188,8 +186,6 @@ def converted(tmp_path_factory: pytest.TempPathFactory, ids: np.ndarray) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_converted_model_gives_the_logits_of_transformers(converted, ids, name):
     _, ours, logits = converted(name)
-    if set(json.loads((ours / "config.json").read_text())) - {f.name for f in fields(ms_gptmodel.ModelConfig)} - HEADER:
-        pytest.skip("ms-gptmodel does not have this family yet")
 
     assert 0.3 < np.abs(logits).max() < 30
     assert difference(logits, our_logits(ours, ids)) < TOLERANCE

@@ -41,8 +41,7 @@ def test_the_written_config_satisfies_the_contract(folders, contracts, family):
 
     schema = json.loads((contracts / "model" / "config.schema.json").read_text())
     written = folders.json(folders.root / "ours" / "config.json")
-    if set(written) - set(schema["properties"]):
-        pytest.skip("the schema is behind the contract's document")
+    assert set(written) == set(schema["properties"])
     Draft202012Validator(schema).validate(written)
 
 

@@ -185,7 +185,7 @@ def test_a_value_changed_on_our_side_reaches_the_way_back_and_the_rest_stays(fol
     assert folders.json(folders.root / "again" / "config.json") == folders.json(path)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "bert", "gemma3", "gptj", "opt", "qwen2_moe"])
 def test_names_and_shapes_are_those_of_the_contracts_golden_files(contracts, name):
     folder = contracts / "model" / "golden" / name
     config = read_config(json.loads((folder / "config.json").read_text()), name)

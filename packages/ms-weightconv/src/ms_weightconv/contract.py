@@ -32,12 +32,6 @@ DEFAULTS: dict[str, Any] = {
 _SAME_AS = {
     "embedding_size": "hidden_size", "query_pre_attn_scalar": "head_dim", "moe_intermediate_size": "intermediate_size",
 }  # fmt: skip
-_FIRST_KEYS = frozenset({
-    *REQUIRED, "model_type", "num_key_value_heads", "head_dim", "norm_kind", "rms_norm_eps", "layer_norm_eps",
-    "norm_bias", "position_kind", "rope_theta", "rope_scaling", "hidden_act", "gated_mlp", "attention_bias",
-    "attention_output_bias", "mlp_bias", "qk_norm", "tie_word_embeddings", "initializer_range", "bos_token_id",
-    "eos_token_id", "pad_token_id", "tokenizer_fingerprint",
-})  # fmt: skip
 CHOICES = {
     "norm_kind": ("rms_norm", "layer_norm"),
     "norm_placement": ("pre", "post", "sandwich"),
@@ -106,13 +100,8 @@ def read_config(values: Mapping[str, Any], what: str) -> Config:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    """The content of a config.json of contract `model`.
-
-    Keys that came later than the first models are written where they say something: older readers know no others.
-    """
-    plain = DEFAULTS | {key: config[source] for key, source in _SAME_AS.items()}
-    written = {key: value for key, value in config.items() if key in _FIRST_KEYS or value != plain[key]}
-    return {"format": FORMAT, "version": VERSION, **written}
+    """The content of a config.json of contract `model`: every key."""
+    return {"format": FORMAT, "version": VERSION, **config}
 
 
 def _divide(hidden: int, heads: int, what: str) -> int:
