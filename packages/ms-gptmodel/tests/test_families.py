@@ -88,3 +88,24 @@ def test_a_mutated_config_fails_the_same_gate(kind):
     error = error_of(ModelConfig.from_mapping(config | changes), weights, ids, logits)
 
     assert error > 3 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["bloom", "gptj", "gemma3", "opt_with_norms_after", "mixtral", "qwen2_moe", "bert"])
+def test_documents_of_a_row_are_isolated_to_the_last_bit_and_as_if_alone(name):
+    theirs, weights, ids, _ = read(name)
+    model = LanguageModel(from_huggingface(theirs))
+    load_weights(model, weights)
+    lengths = (25, 12)  # and 3 of padding
+    segments = np.array([[1] * 25 + [2] * 12 + [0] * 3] * 2, np.int32)
+    positions = np.array([[*range(25), *range(12), 0, 0, 0]] * 2, np.int32)
+    changed = ids.copy()
+    changed[:, :25] = (changed[:, :25] + 5) % 48
+    changed[:, 37:] = 7
+
+    before, after = (model(*map(Tensor, (x, positions, segments))).asnumpy() for x in (ids, changed))
+    alone = model(Tensor(np.ascontiguousarray(ids[:, 25:37]))).asnumpy()
+
+    np.testing.assert_array_equal(before[:, 25:37], after[:, 25:37])
+    assert np.abs(before[:, : lengths[0]] - after[:, : lengths[0]]).max() > 0.01
+    np.testing.assert_allclose(before[:, 25:37], alone, rtol=0, atol=TOLERANCE * 3)
+    assert np.isfinite(before).all()

@@ -72,6 +72,13 @@ CASES = {
         )
         for dim, pairs in ((12, False), (12, True), (4, False), (8, True))
     },
+    **{
+        f"token_loss_smoothed_{e}_z_{z}": (
+            lambda k, e=e, z=z: k.RegularizedTokenLoss(e, z),
+            [random(R, WIDTH, scale=4), np.array([0, -100, 3, 11, -100, 5, 5, 1, 2, 0], np.int32)],
+        )
+        for e, z in ((0.1, 0.0), (0.0, 0.01), (0.2, 0.05))
+    },
     "token_loss": (
         lambda k: k.TokenLoss(),
         [random(R, WIDTH, scale=4), np.array([0, -100, 3, 11, -100, 5, 5, 1, 2, 0], np.int32)],

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, ops
-from ms_gptmodel import token_loss
+from ms_gptmodel import ConfigError, TokenLoss, token_loss
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +76,38 @@ def test_an_unlikely_label_is_finite():
     logits = Tensor(np.array([[0.0, 5000.0]], np.float32))
 
     assert float(token_loss(logits, Tensor(np.array([0], np.int32)))[0].asnumpy()) == 5000.0
+
+
+@pytest.mark.parametrize(("smoothing", "z"), [(0.1, 0.0), (0.0, 1e-2), (0.3, 1e-3)])
+def test_label_smoothing_and_z_loss_are_their_formulas(smoothing, z, rows):
+    logits, labels = rows
+    x = logits.astype(np.float64)
+    lse = np.log(np.exp(x).sum(-1))
+    even = (lse[..., None] - x).mean(-1)
+    expected = sum(
+        (1 - smoothing) * (lse[i] - x[i][labels[i]]) + smoothing * even[i] + z * lse[i] ** 2
+        for i in np.ndindex(labels.shape)
+        if labels[i] != -100
+    )
+
+    total, count = TokenLoss(label_smoothing=smoothing, z_loss=z)(*map(Tensor, rows))
+
+    assert float(total.asnumpy()) == pytest.approx(expected, rel=1e-6)
+    assert float(count.asnumpy()) == 7
+
+
+def test_with_all_labels_ignored_the_regularized_loss_is_zero_too(rows):
+    loss = TokenLoss(label_smoothing=0.1, z_loss=0.01)
+    labels = Tensor(np.full((2, 5), -100, np.int32))
+
+    gradient = ops.grad(loss)(Tensor(rows[0]), labels).asnumpy()
+
+    assert [float(part.asnumpy()) for part in loss(Tensor(rows[0]), labels)] == [0, 0]
+    assert (gradient == 0).all()
+
+
+def test_an_impossible_regularization_is_refused():
+    with pytest.raises(ConfigError, match="label_smoothing: expected 0 or more and below 1, found 1"):
+        TokenLoss(label_smoothing=1.0)
+    with pytest.raises(ConfigError, match="z_loss: expected 0 or more, found -1"):
+        TokenLoss(z_loss=-1.0)

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_gptmodel import kernels_plain
+from ms_gptmodel.kernels_cpu_loss import RegularizedTokenLoss, TokenLoss
 from ms_gptmodel.kernels_plain import MASKED, Linear, SoftCap, turn_of
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "RMSNorm",
+    "RegularizedTokenLoss",
     "Rotation",
     "RotationRows",
     "SoftCap",
@@ -245,30 +247,3 @@ class _Softmax(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         ones = ops.ones((1, out.shape[1]), ms.float32)
         products = out * dout
         return (products - out * _multiply(_multiply_t(products, ones), ones),)
-
-
-class TokenLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """As kernels_plain; the gradient is one pass of the fused operator and a product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_softmax = ops.LogSoftmax()
-        self.gradient = ops.SparseSoftmaxCrossEntropyWithLogits(is_grad=True)
-        self.pick = ops.GatherD()
-
-    def construct(self, logits_RV: Tensor, labels_R: Tensor) -> Tensor:
-        counts, labels = self._split(labels_R)
-        log_probabilities = self.log_softmax(ops.cast(logits_RV, ms.float32))
-        return -self.pick(log_probabilities, 1, labels.reshape(-1, 1)).reshape(-1) * counts
-
-    def bprop(self, logits_RV: Tensor, labels_R: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        num_rows, num_ids = logits_RV.shape
-        counts, labels = self._split(labels_R)
-        gradient = self.gradient(ops.cast(logits_RV, ms.float32), labels)  # of the mean over rows
-        weights = (dout * counts * float(num_rows)).reshape(-1, 1)
-        gradient = gradient * _multiply(weights, ops.ones((1, num_ids), ms.float32))
-        return ops.cast(gradient, logits_RV.dtype), ops.zeros_like(labels_R)
-
-    def _split(self, labels_R: Tensor) -> tuple[Tensor, Tensor]:
-        counts = labels_R != -100
-        return ops.cast(counts, ms.float32), labels_R * ops.cast(counts, ms.int32)

@@ -205,3 +205,25 @@ class TokenLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         log_probabilities = ops.log_softmax(ops.cast(logits_RV, ms.float32), -1)
         picked = ops.gather_elements(log_probabilities, 1, labels.reshape(-1, 1)).reshape(-1)
         return -picked * ops.cast(counts, ms.float32)
+
+
+class RegularizedTokenLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """As TokenLoss, with label smoothing e and z-loss coefficient z, [R]; 0 where the label is -100.
+
+    (1 - e) times the cross entropy of the label, e times its mean over all ids (Szegedy et al. 2015, section 7), and
+    z (log sum exp)^2 (Chowdhery et al. 2022, section 5).
+    """
+
+    def __init__(self, label_smoothing: float, z_loss: float) -> None:
+        super().__init__()
+        self.smoothing, self.z = label_smoothing, z_loss
+
+    def construct(self, logits_RV: Tensor, labels_R: Tensor) -> Tensor:
+        counts = labels_R != -100
+        labels = ops.where(counts, labels_R, ops.zeros_like(labels_R))
+        x = ops.cast(logits_RV, ms.float32)
+        log_probabilities = ops.log_softmax(x, -1)
+        picked = ops.gather_elements(log_probabilities, 1, labels.reshape(-1, 1)).reshape(-1)
+        lse = ops.gather_elements(x, 1, labels.reshape(-1, 1)).reshape(-1) - picked
+        losses = -(1.0 - self.smoothing) * picked - self.smoothing * (x.mean(-1) - lse) + self.z * lse * lse
+        return losses * ops.cast(counts, ms.float32)

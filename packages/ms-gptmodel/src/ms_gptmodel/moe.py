@@ -13,6 +13,10 @@ from ms_gptmodel.feed_forward import FeedForward
 from ms_gptmodel.kernels import select
 from ms_gptmodel.projection import Projection
 
+# Rows of a group are a multiple of this. MindSpore's MatMul on CPU works in tiles of 6 rows and a thread; in part of a
+# tile it adds up in another order, and a row's last bits would depend on where other documents' rows put it.
+_TILE = 48
+
 
 class ExpertMatrices(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """x_GSI, the expert of each group or None (group g is expert g's) -> x weight^T, [G, S, O]."""
@@ -107,7 +111,7 @@ class MoeFeedForward(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     def _grouped(self, rows: Tensor, expert_RK: Tensor, weight_RK: Tensor) -> Tensor:
         (num_rows, per_token), width = expert_RK.shape, rows.shape[1]
         num_assignments = num_rows * per_token
-        size = (num_assignments + self.num_experts - 1) // self.num_experts
+        size = -(-num_assignments // (self.num_experts * _TILE)) * _TILE
         num_groups = num_assignments // size + self.num_experts  # an expert's last group may be part empty
         mine_AE = ops.cast(expert_RK.reshape(-1, 1) == _counted(self.num_experts).reshape(1, -1), ms.int32)
         place_A = (ops.cumsum(mine_AE, 0) * mine_AE).sum(1) - 1  # among the assignments of its expert
