@@ -193,3 +193,28 @@ def test_workers_end_with_a_parent_that_is_killed(corpus, tokenizer_path, tmp_pa
                 break
             time.sleep(0.05)
         assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+def test_ctrl_c_is_one_line_and_leaves_what_is_done_for_resume(corpus, reference, tokenizer_path, tmp_path) -> None:
+    (tmp_path / "steps.py").write_text(
+        f"import pathlib, time\nflag = pathlib.Path({str(tmp_path / 'begun')!r})\n"
+        "def slow(text):\n    flag.touch()\n    time.sleep(0.02)\n    return text\n"
+    )
+    options = ["--seq-length", "64", "--own-step", "steps.slow", "--workers", "2"]
+    code = "import ms_dataprep.cli; ms_dataprep.cli.main()"
+    command = [sys.executable, "-c", code, "build", corpus, "-o", tmp_path / "out", "-t", tokenizer_path, *options]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+            assert running.poll() is None
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+
+    assert running.returncode not in (0, None)
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / ".out.building" / ".work" / "options.json").exists()

@@ -114,6 +114,36 @@ def test_a_mindspore_dataset_gives_the_same_batches_epoch_after_epoch(eleven_row
         assert all(np.array_equal(item[name], batch[name]) for name in item)
 
 
+def test_mindspores_own_model_trains_from_it(eleven_rows: Path) -> None:
+    import mindspore
+    from mindspore import nn, ops
+
+    class Loss(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(1000, 8)
+            self.head = nn.Dense(8, 1000)
+
+        def construct(self, input_ids, labels, position_ids, segment_ids):  # type: ignore[no-untyped-def]
+            logits = self.head(self.table(input_ids) + 0.01 * (position_ids + segment_ids).unsqueeze(-1))
+            return ops.cross_entropy(logits.reshape(-1, 1000), labels.reshape(-1), ignore_index=-100)
+
+    losses: list[float] = []
+
+    class Keep(mindspore.train.Callback):  # type: ignore[misc]
+        def on_train_step_end(self, run_context: object) -> None:
+            losses.append(float(run_context.original_args().net_outputs.asnumpy()))  # type: ignore[attr-defined]
+
+    loader = ms_dataprep.load(eleven_rows, batch_size=4, seed=2)
+    network = Loss()
+    model = mindspore.Model(network, optimizer=nn.Adam(network.trainable_params(), 0.05))
+
+    model.train(6, loader.to_dataset(), callbacks=[Keep()], dataset_sink_mode=False)
+
+    assert len(losses) == 12
+    assert losses[-1] < losses[0] / 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -183,3 +183,60 @@ def test_the_report_is_one_page_that_needs_nothing_else(build_dataset) -> None:
     assert "duplicate" in page
     assert "http" not in page
     assert "<script" not in page
+
+
+def test_a_stock_mind_dataset_reads_all_shards_together(build_dataset) -> None:
+    import mindspore.dataset as ds
+
+    texts = [f"the cat number {number} sat" * (number % 9 + 1) for number in range(80)]
+    folder = build_dataset(*texts, shard_megabytes=1e-3, seq_length=32)
+    files = [str(folder / shard.file) for shard in ms_dataprep.read_manifest(folder).shards]
+
+    read = ds.MindDataset(files, shuffle=False).create_tuple_iterator(num_epochs=1, output_numpy=True)
+
+    assert len(files) > 4
+    assert sorted(row.tolist() for (row,) in read) == sorted(read_rows(folder))
+
+
+def test_a_concat_stream_of_every_shard_is_verified(build_dataset) -> None:
+    texts = [f"the cat number {number} sat" * (number % 9 + 1) for number in range(80)]
+
+    folder = build_dataset(*texts, shard_megabytes=1e-3, seq_length=32, packing="concat")
+
+    manifest = ms_dataprep.read_manifest(folder)
+    assert len(manifest.shards) > 4
+    assert manifest.packing["repeated_tokens"] == manifest.rows - len(manifest.shards)
+    assert ms_dataprep.verify(folder).document_ends == 80
+
+
+def test_sources_are_written_as_often_as_their_weights_say(tmp_path, tokenizer_path) -> None:
+    for name in ("once", "twice", "quarter", "never"):
+        lines = "".join(json.dumps({"text": f"{name} {number}"}) + "\n" for number in range(400))
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    weights = {"*twice*": 2, "*quarter*": 0.25, "*never*": 0}
+    config = ms_dataprep.DataConfig(seq_length=64, source_weights=weights)
+
+    manifest = ms_dataprep.build(
+        sorted(tmp_path.glob("*.jsonl")), tmp_path / "out", tokenizer=tokenizer_path, config=config, progress=False
+    )
+
+    kept = {
+        Path(source["path"]).stem: source
+        for source in json.loads((tmp_path / "out/report.json").read_text())["sources"]
+    }
+    assert (kept["once"]["kept"], kept["twice"]["kept"], kept["never"]["kept"]) == (400, 800, 0)
+    assert 60 < kept["quarter"]["kept"] < 140
+    assert manifest.dropped == {"source_weight": 800 - kept["quarter"]["kept"]}
+
+
+def test_standard_input_is_json_lines(tmp_path, tokenizer_path, monkeypatch) -> None:
+    import io
+    import sys
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO('{"text": "一"}\n{"text": "b"}\n'.encode())))
+
+    manifest = ms_dataprep.build(
+        ["-"], tmp_path / "out", tokenizer=tokenizer_path, config=ms_dataprep.DataConfig(seq_length=16), progress=False
+    )
+
+    assert (manifest.documents, manifest.sources[0]["path"]) == (2, "-")

@@ -9,7 +9,7 @@ import click
 
 from ms_dataprep.__about__ import __version__
 from ms_dataprep.config import LAYOUTS, PACKINGS, QUALITIES, DataConfig, TokenizerConfig
-from ms_dataprep.errors import DataprepError
+from ms_dataprep.errors import DataprepError, UnfinishedError
 
 _EOD_ID = click.option("--eod-id", type=int, help="Id of the end-of-document token, where the file does not tell.")
 _EOD_TOKEN = click.option("--eod-token", help="The end-of-document token itself, as an alternative.")
@@ -93,7 +93,10 @@ def build_command(
     )
     from ms_dataprep.pipeline import build
 
-    manifest = build(inputs, output, tokenizer=tokenizer, config=config, **options)
+    try:
+        manifest = build(inputs, output, tokenizer=tokenizer, config=config, **options)
+    except KeyboardInterrupt as error:
+        raise UnfinishedError(f"{output}: interrupted; the same command with --resume goes on from here") from error
     for reason, count in sorted(manifest.dropped.items()):
         click.echo(f"dropped {reason}: {count:,}")
     click.echo(
