@@ -1,5 +1,6 @@
 """A training run put together from its config: data, model, step, evaluation, samples and checkpoints."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ import ms_dataprep
 import ms_gptmodel
 import ms_trainloop
 from ms_ckpt import CheckpointStore
+from ms_dataprep.fingerprint import is_byte_level
 from ms_parallel import Rank
 from run_config import RunConfig, RunConfigError
 
@@ -54,7 +56,9 @@ class TrainingRun:
             self.model, self.train_config, parameters=self.parameters,
             all_reduce=all_reduce if rank.world_size > 1 else None, world_size=rank.world_size,
         )  # fmt: skip
-        self._evaluator = ms_trainloop.Evaluator(self.model, all_reduce=all_reduce if rank.world_size > 1 else None)
+        self._evaluator = ms_trainloop.Evaluator(
+            self.model, all_reduce=all_reduce if rank.world_size > 1 else None, token_bytes=self._token_bytes()
+        )
         self._decoder: Any = None
 
     def train(self, *, kill_after: int | None = None) -> ms_trainloop.TrainResult:
@@ -115,6 +119,16 @@ class TrainingRun:
         options = ms_gptmodel.GenerationConfig(max_new_tokens=new, temperature=0.0)
         for prompt, found in zip(prompts, ms_gptmodel.generate(self._decoder, ids, options), strict=True):
             yield prompt, tokenizer.decode(found.ids)
+
+    def _token_bytes(self) -> list[int] | None:
+        """Bytes of each id, where the tokenizer writes one character for a byte; otherwise they are not known."""
+        path = self.config.run.train_path / "tokenizer.json"
+        if not path.is_file() or not is_byte_level(json.loads(path.read_text(encoding="utf-8"))):
+            return None
+        tokenizer, special = ms_dataprep.load_tokenizer(path), self.train_data.manifest.special_ids
+        special_ids = {special.eod, special.bos, special.pad}
+        tokens = ["" if i in special_ids else tokenizer.token(i) or "" for i in range(self.model_config.vocab_size)]
+        return [len(token) for token in tokens]
 
     def _refuse_what_is_only_planned(self) -> None:
         """Only data parallelism is trained here; other meshes can be planned, and are refused rather than ignored."""

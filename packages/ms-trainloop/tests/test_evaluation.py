@@ -102,3 +102,18 @@ def test_evaluating_between_steps_changes_no_number_and_compiles_nothing_again(l
 
     assert len(disturbed.compile_cache) == 1
     assert len(evaluator._losses.compile_cache) == 1
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_bits_per_byte_do_not_depend_on_batches_or_ranks(lab):
+    model, token_bytes = lab.TinyModel(), np.arange(lab.VOCAB) % 5
+    labels = cut(lab, 6)[0]["labels"]
+    num_bytes = int(token_bytes[labels[labels >= 0]].sum())
+
+    found = [evaluate(model, cut(lab, size), token_bytes=token_bytes) for size in (1, 4)]
+    doubled = evaluate(model, cut(lab, 2), token_bytes=token_bytes, all_reduce=lambda tensor: tensor + tensor)
+
+    expected = found[0].loss * found[0].tokens / math.log(2) / num_bytes
+    for each in (*found, doubled):
+        assert each.bits_per_byte == pytest.approx(expected, rel=1e-6)
+    assert evaluate(model, cut(lab, 2)).bits_per_byte is None

@@ -24,7 +24,7 @@ def test_every_line_fits_the_contracts_schema(lab, contracts, tmp_path):
         lab.make_step(lab.make_config(log_every=5, evaluate_every=6, sample_every=12)),
         lab.batches_of(lab.make_rows(), 4),
         run_dir=tmp_path,
-        evaluate=lambda: Evaluation(loss=2.0, perplexity=math.exp(2), tokens=7),
+        evaluate=lambda: Evaluation(loss=2.0, perplexity=math.exp(2), tokens=7, bits_per_byte=1.25),
         sample=lambda: [("从前", "有座山\n")],
         progress=None,
     )
@@ -41,6 +41,7 @@ def test_every_line_fits_the_contracts_schema(lab, contracts, tmp_path):
         ("sample", 12),
     ]
     assert lines[-1]["text"] == "有座山\n"
+    assert lines[2]["bits_per_byte"] == 1.25
 
 
 def test_a_line_holds_the_token_weighted_loss_since_the_last_one(lab, uninterrupted, tmp_path):

@@ -1,11 +1,12 @@
 """Evaluation: the token-weighted loss of a data set and its perplexity, the same for any batch size and ranks.
 
 Definition: loss = (sum of -log p(label) over all labels that are not -100) / (number of those labels), in nats;
-perplexity = exp(loss). Sums and counts are added over batches and ranks, never means.
+perplexity = exp(loss); bits per byte = (that sum) / ln 2 / (bytes of the text that those labels stand for), which
+tokenizers cannot change. Sums and counts are added over batches and ranks, never means.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -31,13 +32,36 @@ class Evaluation:
     """exp(loss)."""
     tokens: int
     """Labels that took part, over all ranks."""
+    bits_per_byte: float | None = None
+    """Sum of the losses in bits over the bytes of the labels; None if the bytes of a token are not known."""
+
+    @staticmethod
+    def definition() -> str:
+        """Returns what the numbers mean, in a line."""
+        return (
+            "evaluation: loss = sum of -log p(label) over labels that are not -100 / their number, in nats;"
+            " perplexity = exp(loss); bits per byte = that sum / ln 2 / bytes of those labels; the same for any batch size and ranks"
+        )
 
 
 class Evaluator:
     """Evaluates one model again and again with one compiled graph per batch shape."""
 
-    def __init__(self, model: nn.Cell, *, all_reduce: Callable[[Any], Any] | None = None) -> None:
-        """Keeps the model; `all_reduce` maps a float32 tensor to its sum over the ranks (every rank must call)."""
+    def __init__(
+        self,
+        model: nn.Cell,
+        *,
+        all_reduce: Callable[[Any], Any] | None = None,
+        token_bytes: Sequence[int] | np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """Keeps the model.
+
+        Args:
+            model: Called as in training.
+            all_reduce: Maps a float32 tensor to its sum over the ranks; then every rank must call.
+            token_bytes: Bytes of text that each id of the vocabulary stands for, 0 for special ids.
+        """
+        self._bytes = None if token_bytes is None else np.asarray(token_bytes, np.int64)
         self._model = model
         self._losses = _BatchLosses(model)
         self._all_reduce = all_reduce
@@ -50,7 +74,7 @@ class Evaluator:
         Raises:
             BatchError: There is no label in the whole set, over all ranks.
         """
-        loss_sum, tokens = 0.0, 0
+        loss_sum, tokens, num_bytes = 0.0, 0, 0
         with evaluation_mode(self._model):
             for batch in islice(batches, limit or None):
                 labels = np.ascontiguousarray(batch["labels"])
@@ -59,12 +83,16 @@ class Evaluator:
                 # Summed here in float64, so that the batch size does not show in the rounding.
                 loss_sum += float(losses.astype(np.float64).sum())
                 tokens += int((labels >= 0).sum())
+                if self._bytes is not None:
+                    num_bytes += int(self._bytes[labels[labels >= 0]].sum())
         if self._all_reduce is not None:
-            loss_sum, tokens = _reduce_exactly(loss_sum, tokens, self._all_reduce)
+            loss_sum, tokens, num_bytes = _reduce_exactly(loss_sum, tokens, num_bytes, self._all_reduce)
         if tokens == 0:
             raise BatchError("evaluation: found no label that is not -100; give a set with at least one")
         loss = loss_sum / tokens
-        return Evaluation(loss=loss, perplexity=math.exp(loss) if loss < 700 else math.inf, tokens=tokens)
+        bits = loss_sum / math.log(2) / num_bytes if num_bytes else None
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        return Evaluation(loss=loss, perplexity=perplexity, tokens=tokens, bits_per_byte=bits)
 
 
 def evaluate(
@@ -73,9 +101,10 @@ def evaluate(
     *,
     limit: int = 0,
     all_reduce: Callable[[Any], Any] | None = None,
+    token_bytes: Sequence[int] | np.ndarray[Any, Any] | None = None,
 ) -> Evaluation:
     """Evaluates once; see Evaluator, which keeps its compiled graph for the next time."""
-    return Evaluator(model, all_reduce=all_reduce)(batches, limit=limit)
+    return Evaluator(model, all_reduce=all_reduce, token_bytes=token_bytes)(batches, limit=limit)
 
 
 @contextmanager
@@ -104,9 +133,12 @@ class _BatchLosses(nn.Cell):  # type: ignore[misc]  # MindSpore has no type info
         return self.token_losses(flat, labels.reshape((-1,)))
 
 
-def _reduce_exactly(loss_sum: float, tokens: int, all_reduce: Callable[[Any], Any]) -> tuple[float, int]:
-    """Sums over ranks through float32 without losing digits: both numbers travel in two parts."""
+def _reduce_exactly(
+    loss_sum: float, tokens: int, num_bytes: int, all_reduce: Callable[[Any], Any]
+) -> tuple[float, int, int]:
+    """Sums over ranks through float32 without losing digits: each number travels in two parts."""
     high = float(np.float32(loss_sum))
-    parts = np.array([high, loss_sum - high, tokens // _CHUNK, tokens % _CHUNK], np.float32)
-    total = all_reduce(Tensor(parts)).asnumpy().astype(np.float64)
-    return float(total[0] + total[1]), int(total[2]) * _CHUNK + int(total[3])
+    counts = [part for count in (tokens, num_bytes) for part in (count // _CHUNK, count % _CHUNK)]
+    total = all_reduce(Tensor(np.array([high, loss_sum - high, *counts], np.float32))).asnumpy().astype(np.float64)
+    whole = [int(total[i]) * _CHUNK + int(total[i + 1]) for i in (2, 4)]
+    return float(total[0] + total[1]), whole[0], whole[1]

@@ -33,12 +33,14 @@ class MetricsFile:
                 lines = [line for line in read_metrics(run_dir) if line["step"] <= step]
         _replace(self._path, [{"format": FORMAT, "version": VERSION}, *lines])
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self.lines = lines
+        """What the file held when it was opened or rewound."""
 
     def rewind(self, step: int) -> None:
         """Removes the lines beyond `step`, as a run that goes back to it needs it."""
         os.close(self._descriptor)
-        lines = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
-        _replace(self._path, [{"format": FORMAT, "version": VERSION}, *lines])
+        self.lines = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
+        _replace(self._path, [{"format": FORMAT, "version": VERSION}, *self.lines])
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
     def write(self, line: Mapping[str, Any]) -> dict[str, Any]:

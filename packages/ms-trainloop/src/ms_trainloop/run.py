@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ms_trainloop.source import BatchSource
 from ms_trainloop.spikes import SpikeGuard
 from ms_trainloop.step import StepResult, TrainStep
 from ms_trainloop.tensorboard import EventFiles
+from ms_trainloop.watch import Watch
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Run:
         self._is_first = True
         self._explain = explain
         self._guard = SpikeGuard(step.config, counters.spike_losses)
+        self._watch = Watch(metrics.lines if metrics is not None else ())
         self._result: StepResult | None = None
         self._start, self._start_step = clock(), counters.step
         self._timed_tokens = 0
@@ -92,6 +95,7 @@ class Run:
         for each in (self._metrics, self._events, self._bar):
             if each is not None:
                 each.rewind(self._counters.step)
+        self._watch = Watch(self._metrics.lines if self._metrics is not None else ())
         self._start, self._start_step, self._timed_tokens = self._clock(), self._counters.step, 0
 
     def _refuse_or_warn(self, batch: Mapping[str, np.ndarray[Any, Any]], result: StepResult, limit: float) -> None:
@@ -166,31 +170,40 @@ class Run:
         self._start, self._start_step, self._timed_tokens, source.waited = self._clock(), counters.step, 0, 0.0
 
     def _evaluate(self, evaluate: Callable[[], Evaluation]) -> None:
-        start = self._clock()
-        found = self.evaluation = evaluate()
-        self._write(
-            {
-                "kind": "evaluation",
-                "step": self._counters.step,
-                "samples": self._counters.samples,
-                "loss": found.loss,
-                "perplexity": found.perplexity,
-                "tokens": found.tokens,
-                "seconds": self._clock() - start,
-            }
-        )
+        start, step = self._clock(), self._counters.step
+        if self.evaluation is None:
+            self._bar.say(Evaluation.definition())
+        with self._weights():
+            found = self.evaluation = evaluate()
+        line = {
+            "kind": "evaluation",
+            "step": step,
+            "samples": self._counters.samples,
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "tokens": found.tokens,
+            "seconds": self._clock() - start,
+        }
+        bits = ""
+        if found.bits_per_byte is not None:
+            line["bits_per_byte"] = found.bits_per_byte
+            bits = f"  bits per byte {found.bits_per_byte:.4f}"
         self._bar.say(
-            f"step {self._counters.step}  evaluation: loss {found.loss:.4f}  perplexity {found.perplexity:.2f}"
+            f"step {step}  evaluation: loss {found.loss:.4f}  perplexity {found.perplexity:.2f}{bits}"
             f"  ({found.tokens:,} tokens)"
         )
+        self._write(line)
 
     def _sample(self, sample: Callable[[], Iterable[tuple[str, str]]]) -> None:
         if self._metrics is None:
             return
-        with evaluation_mode(self._step.model):
+        with self._weights(), evaluation_mode(self._step.model):
             for prompt, text in sample():
-                self._write({"kind": "sample", "step": self._counters.step, "prompt": prompt, "text": text})
                 self._bar.say(f"step {self._counters.step}  sample: {prompt!r} -> {text!r}")
+                self._write({"kind": "sample", "step": self._counters.step, "prompt": prompt, "text": text})
+
+    def _weights(self) -> AbstractContextManager[None]:
+        return self._step.averaged() if self._config.evaluate_ema else nullcontext()
 
     def _write(self, line: dict[str, Any]) -> dict[str, Any]:
         if self._metrics is None:
@@ -198,4 +211,6 @@ class Run:
         written = self._metrics.write(line)
         if self._events is not None:
             self._events.write(written)
+        if warning := self._watch.look(written):
+            _LOG.warning("step %d: %s", written["step"], warning)
         return written

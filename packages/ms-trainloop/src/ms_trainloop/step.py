@@ -5,6 +5,7 @@ Shapes: [micro, batch, seq] is [micro-batches of one step, rows of one forward p
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import mindspore
@@ -225,6 +226,16 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             is_applied=numbers[5] == 1.0,
             stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
         )
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Puts the running average into the model inside a `with` block; its own weights come back to the bit.
+
+        Raises:
+            ConfigError: `ema_decay` is 0.
+        """
+        if "ema" not in self.optimizer.slots:
+            raise ConfigError("train.ema_decay: found 0; set it above 0 to keep a running average of the weights")
+        return self.state.replaced(self.optimizer.slots["ema"])
 
     def _require_same_storage(self) -> None:
         """A graph with control flow keeps the storage it first ran on: new storage would be ignored without a word.
