@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from ms_weightconv.cli import main
 from ms_weightconv.families import FAMILIES
+from ms_weightconv.mindformers import NAMINGS
 
 
 def run(*arguments):
@@ -33,7 +34,7 @@ def test_the_report_can_be_json(folders):
 
 
 def test_list_shows_families_and_the_lines_of_one():
-    assert [line.split(":")[0] for line in run("list").output.splitlines()] == list(FAMILIES)
+    assert [line.split(":")[0] for line in run("list").output.splitlines()] == [*FAMILIES, *NAMINGS]
     output = run("list", "gpt2").output
     assert "[transpose, split query/key/value]" in output
     assert "config n_embd, hidden_size -> hidden_size" in output

@@ -92,7 +92,7 @@ def table_moves(family: Family, config: Config, num_tensors: int) -> list[Move]:
     faults += [f"{name}: produced by no rule" for name in sorted(needed - set(ours))]
     faults += [f"{name}: produced, but no parameter under this config" for name in sorted(set(ours) - needed)]
     if faults:
-        raise RuleError(f"table of family {family.name}: " + _listed(faults))
+        raise RuleError(f"table of {family.name}: " + _listed(faults))
     return moves
 
 

@@ -36,14 +36,21 @@ def main(debug: bool) -> None:
 @click.argument("source", type=_PATH)
 @click.argument("target", type=_PATH)
 @click.option(
-    "--to", type=click.Choice(["huggingface", "mindspore", "checkpoint"]), required=True, help="Layout to write."
+    "--to",
+    type=click.Choice(["huggingface", "mindspore", "mindformers", "checkpoint"]),
+    required=True,
+    help="Layout to write.",
 )
 @click.option("--family", help="Family to read (unknown model_type) or to write; see `list`.")
 @click.option("--dtype", help="Cast to fp32, fp16, bf16 or fp64; without it every word is kept.")
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a Hugging Face shard.")
 @click.option(
-    "--file-format", type=click.Choice(["safetensors", "ckpt"]), default="safetensors", help="With --to mindspore."
+    "--file-format",
+    type=click.Choice(["safetensors", "ckpt"]),
+    default="safetensors",
+    help="With --to mindspore or mindformers.",
 )
+@click.option("--naming", help="MindFormers' layout: mcore, mcore-stacked, mcore-apart, wq or wq-fused.")
 @click.option("--workers", type=int, help="Threads; default: one a core, at most 4.")
 @click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
 @click.option("--tokenizer", type=_PATH, help="tokenizer.json or a folder, instead of the source's tokenizer files.")
@@ -57,6 +64,7 @@ def convert(
     dtype: str | None,
     max_shard_size: str,
     file_format: str,
+    naming: str | None,
     workers: int | None,
     config: Path | None,
     tokenizer: Path | None,
@@ -74,6 +82,7 @@ def convert(
         dtype=dtype,
         max_shard_size=max_shard_size,
         file_format=file_format,
+        naming=naming,
         workers=workers,
         overwrite=overwrite,
         config=config,
@@ -87,12 +96,15 @@ def convert(
 @click.argument("target", type=_PATH)
 @click.option("--family", help="Family of a Hugging Face folder whose model_type is unknown.")
 @click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
+@click.option("--naming", help="MindFormers' layout, where a folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def prove(source: Path, target: Path, family: str | None, config: Path | None, as_json: bool) -> None:
+def prove(
+    source: Path, target: Path, family: str | None, config: Path | None, naming: str | None, as_json: bool
+) -> None:
     """Prove that TARGET holds SOURCE's model: configs, names, shapes, every word, and the way there and back."""
     from ms_weightconv.proof import prove as run
 
-    report = run(source, target, family=family, config=config)
+    report = run(source, target, family=family, config=config, naming=naming)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
@@ -104,12 +116,15 @@ def prove(source: Path, target: Path, family: str | None, config: Path | None, a
 def list_families(family: str | None) -> None:
     """List the families, or the rules and config keys of one FAMILY."""
     from ms_weightconv.families import FAMILIES, find_family
+    from ms_weightconv.mindformers import NAMINGS
 
     if family is None:
         for each in FAMILIES.values():
             click.echo(f"{each.name}: {each.architecture}, {len(each.rules)} rules, {len(each.fields)} config keys")
+        for each in NAMINGS.values():
+            click.echo(f"{each.name}: a layout of MindFormers, {len(each.rules)} rules")
         return
-    chosen = find_family(family, None, "list")
+    chosen = NAMINGS[family] if family in NAMINGS else find_family(family, None, "list")
     click.echo("\n".join(map(str, chosen.rules)))
     for line in chosen.fields:
         click.echo(f"config {', '.join(line.their_keys)} -> {', '.join(line.our_keys)}")

@@ -17,6 +17,7 @@ from ms_weightconv.contract import write_config
 from ms_weightconv.errors import ConfigError
 from ms_weightconv.families import FAMILIES
 from ms_weightconv.family import Family
+from ms_weightconv.mindformers import NAMING_FILE, choose_naming, naming_document
 from ms_weightconv.report import Report
 from ms_weightconv.sidecar import SIDECAR_FILE, restore_huggingface, write_sidecar
 from ms_weightconv.source import Source, open_source
@@ -25,8 +26,9 @@ from ms_weightconv.tensor import Tensor
 from ms_weightconv.tokenizer import carry_tokenizer
 from ms_weightconv.words import CASTABLE, CastLoss, Words, cast, parse_dtype
 
-LAYOUTS = ("huggingface", "mindspore", "checkpoint")
+LAYOUTS = ("huggingface", "mindspore", "mindformers", "checkpoint")
 FILE_FORMATS = ("safetensors", "ckpt")
+_WITH_CKPT = ("mindspore", "mindformers")
 
 
 def convert(
@@ -41,6 +43,7 @@ def convert(
     progress: bool = True,
     file_format: str = "safetensors",
     workers: int | None = None,
+    naming: str | None = None,
     config: Path | Mapping[str, Any] | None = None,
     tokenizer: Path | None = None,
 ) -> Report:
@@ -53,7 +56,8 @@ def convert(
         source: a Hugging Face folder, a folder of contract `model`, or a checkpoint (its step or its root).
         target: the folder to write.
         to: `huggingface` (loads in transformers), `mindspore` (names of contract `model`: config.json and one
-            model.safetensors), or `checkpoint` (contract `checkpoint`, model tensors only).
+            model.safetensors), `mindformers` (its names, beside a Hugging Face config), or `checkpoint` (contract
+            `checkpoint`, model tensors only).
         family: for a Hugging Face source whose `model_type` is unknown, the family to read it as; for others, the
             family to write, where it is not the config's `model_type`.
         dtype: fp32, fp16, bf16 or fp64 to cast float tensors to; None keeps every word as it is.
@@ -62,6 +66,8 @@ def convert(
         progress: show a bar on terminals, log lines elsewhere.
         file_format: of a `mindspore` target: safetensors, or ckpt (model.ckpt, as `mindspore.save_checkpoint` writes).
         workers: threads; None takes one a core, at most 4.
+        naming: MindFormers' layout: mcore (fc1 with gate and up in turn, its default), mcore-stacked, mcore-apart, wq
+            or wq-fused; for a target mcore without it, for a source what its names and `mindformers.json` say.
         config: for a checkpoint without one, the config of contract `model`: a file, its folder, or its values.
         tokenizer: a tokenizer.json or a folder with tokenizer files; None carries over those of the source.
 
@@ -75,33 +81,41 @@ def convert(
     source, target = Path(source), Path(target)
     if to not in LAYOUTS:
         raise ConfigError(f"to: found {to!r}, expected one of {', '.join(LAYOUTS)}")
-    if file_format not in FILE_FORMATS or (file_format == "ckpt" and to != "mindspore"):
-        known = "safetensors, or ckpt with to mindspore"
+    if file_format not in FILE_FORMATS or (file_format == "ckpt" and to not in _WITH_CKPT):
+        known = f"safetensors, or ckpt with to {' or '.join(_WITH_CKPT)}"
         raise ConfigError(f"file_format: found {file_format!r} with to {to}, expected {known}")
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ConfigError(f"workers: found {workers!r}, expected a number from 1")
     shard_size = parse_size(max_shard_size)
     wanted = None if dtype is None else parse_dtype(dtype)
-    opened = open_source(source, family=family, config=config)
+    opened = open_source(source, family=family, config=config, naming=None if to == "mindformers" else naming)
     losses: dict[str, CastLoss] = {}
     if wanted is not None:
         opened = opened.with_tensors(cast_tensors(opened.tensors, wanted, losses))
     aligned = opened.align()
     chosen = _choose_family(opened, family, to)
     tensors, documents = aligned.tensors, _documents(opened)
-    if to == "huggingface":
+    if to in ("huggingface", "mindformers"):
         assert chosen is not None
         floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype in CASTABLE}
         theirs, generation = restore_huggingface(chosen, opened.config, opened.sidecar, floats, str(source))
         documents = {"config.json": theirs, "generation_config.json": generation}
-        tensors = align_to_family(chosen, opened.config, tensors, str(source)).tensors
+        table = chosen
+        if to == "mindformers":
+            table = choose_naming(naming or "mcore")
+            documents[NAMING_FILE] = naming_document(table)
+        tensors = align_to_family(table, opened.config, tensors, str(source)).tensors
     threads = min(4, os.cpu_count() or 1) if workers is None else workers
-    plan = _plan(opened, tensors, documents, (to, file_format, str(shard_size), str(wanted)))
+    plan = _plan(opened, tensors, documents, (to, file_format, str(naming), str(shard_size), str(wanted)))
     with staged_folder(target, source, is_overwritten=overwrite, plan=plan) as stage:
         for name, values in documents.items():
             write_document(stage / name, values)
         notes = carry_tokenizer(
-            _documents_folder(opened, config), tokenizer, stage, opened.config, is_huggingface=to == "huggingface"
+            _documents_folder(opened, config),
+            tokenizer,
+            stage,
+            opened.config,
+            is_huggingface=to in ("huggingface", "mindformers"),
         )
         work: dict[str, Any] = {"workers": threads, "is_shown": progress, "losses": losses}
         if to == "checkpoint":
@@ -168,7 +182,7 @@ def _choose_family(opened: Source, asked: str | None, to: str) -> Family | None:
     if asked is not None and asked not in FAMILIES:
         raise ConfigError(f"family: found {asked!r}, expected one of {', '.join(FAMILIES)}")
     family = opened.family if asked is None else FAMILIES[asked]
-    if family is None and to == "huggingface":
+    if family is None and to in ("huggingface", "mindformers"):
         raise ConfigError(
             f"{opened.path}: model_type {opened.config['model_type']!r} is no family known here "
             f"({', '.join(FAMILIES)}); name the one to write (--family)"

@@ -25,6 +25,7 @@ def prove(
     *,
     family: str | None = None,
     config: Path | Mapping[str, Any] | None = None,
+    naming: str | None = None,
     progress: bool = True,
 ) -> Report:
     """Proves that a target holds exactly the source's model.
@@ -38,6 +39,7 @@ def prove(
         target: another one.
         family: as in `convert`.
         config: as in `convert`, for checkpoints without a config.
+        naming: as in `convert`.
         progress: show a bar on terminals, log lines elsewhere.
 
     Returns:
@@ -48,8 +50,8 @@ def prove(
         SourceError, ConfigError, RuleError: one of the two cannot be read, or does not fit its own config.
     """
     start = time.monotonic()
-    first = open_source(Path(source), family=family, config=config)
-    second = open_source(Path(target), family=family, config=config)
+    first = open_source(Path(source), family=family, config=config, naming=naming)
+    second = open_source(Path(target), family=family, config=config, naming=naming)
     ours, theirs = first.align(), second.align()
     faults = _config_faults(first, second)
     losses: dict[str, CastLoss] = {}
@@ -109,10 +111,10 @@ def _tensor_fault(name: str, first: Tensor | None, second: Tensor | None, losses
 
 
 def _round_trip_faults(side: Source, aligned: Alignment) -> list[str]:
-    if side.layout != "huggingface" or side.family is None:
+    if side.table is None:
         return []
-    back = align_to_family(side.family, side.config, aligned.tensors, str(side.path)).tensors
-    stored = stored_name(side.family, side.tensors)
+    back = align_to_family(side.table, side.config, aligned.tensors, str(side.path)).tensors
+    stored = stored_name(side.table, side.tensors)
     faults = []
     for name, tensor in back.items():
         original = side.tensors[stored(name)]

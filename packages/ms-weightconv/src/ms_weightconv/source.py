@@ -13,6 +13,7 @@ from ms_weightconv.errors import SourceError
 from ms_weightconv.families import FAMILIES, find_family
 from ms_weightconv.family import Family
 from ms_weightconv.mapping import Mapped, from_huggingface
+from ms_weightconv.mindformers import find_naming
 from ms_weightconv.shards import Weights, describe_other_kind, read_json, read_weights, read_weights_file
 from ms_weightconv.sidecar import Sidecar, read_sidecar
 from ms_weightconv.tensor import Tensor
@@ -27,7 +28,7 @@ class Source:
     path: Path
     """The folder that was given."""
     layout: str
-    """`huggingface`, `mindspore` (names of contract `model`) or `checkpoint`."""
+    """`huggingface`, `mindspore` (names of contract `model`), `mindformers` or `checkpoint`."""
     family: Family | None
     """The family of a Hugging Face folder; of others, the one that `model_type` names, if it is known."""
     config: Config
@@ -36,6 +37,8 @@ class Source:
     """The tensors under the names of the folder's own layout."""
     sidecar: Sidecar | None
     """The Hugging Face documents."""
+    table: Family | None = None
+    """The table that leads from the tensors' names to those of contract `model`; None where they are those."""
     carried: tuple[str, ...] = ()
     """Hugging Face keys without effect on inference."""
     unknown: tuple[str, ...] = ()
@@ -45,9 +48,8 @@ class Source:
 
     def align(self) -> Alignment:
         """The tensors in the layout of contract `model`; raises RuleError if they and the config do not match."""
-        if self.layout == "huggingface":
-            assert self.family is not None
-            return align_to_contract(self.family, self.config, self.tensors, str(self.path))
+        if self.table is not None:
+            return align_to_contract(self.table, self.config, self.tensors, str(self.path))
         return check_contract(self.config, self.tensors, str(self.path))
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Source":
@@ -55,7 +57,13 @@ class Source:
         return replace(self, tensors=tensors)
 
 
-def open_source(path: Path, *, family: str | None = None, config: Path | Mapping[str, Any] | None = None) -> Source:
+def open_source(
+    path: Path,
+    *,
+    family: str | None = None,
+    config: Path | Mapping[str, Any] | None = None,
+    naming: str | None = None,
+) -> Source:
     """Opens a folder of any layout.
 
     Args:
@@ -64,13 +72,14 @@ def open_source(path: Path, *, family: str | None = None, config: Path | Mapping
         family: the family of a Hugging Face folder whose `model_type` is none of the known.
         config: the config of contract `model` (a file, its folder, or its values) for a checkpoint that has none;
             for one file of weights, a config of either layout.
+        naming: which of MindFormers' layouts it is, where names and `mindformers.json` do not say.
 
     Raises:
         SourceError: there is nothing that can be read.
         ConfigError: its config cannot be converted.
     """
     if path.is_file():
-        return _open_file(path, family, config)
+        return _open_file(path, family, config, naming)
     if not path.is_dir():
         raise SourceError(f"{path}: no such folder")
     if is_checkpoint(path):
@@ -79,12 +88,26 @@ def open_source(path: Path, *, family: str | None = None, config: Path | Mapping
         reasons = [found for file in sorted(path.iterdir()) if (found := describe_other_kind(file))]
         raise SourceError("; ".join([f"{path}: no config.json", *reasons[:1]]))
     values = read_json(path / "config.json")
+    opened = _open_folder(path, path, values, family, read_weights(path))
+    return _as_mindformers(opened, path, naming)
+
+
+def _open_folder(path: Path, folder: Path, values: dict[str, Any], asked: str | None, weights: Weights) -> Source:
     if "format" in values:
-        return _open_ours(path, path, values, read_weights(path))
-    return _open_huggingface(path, path, values, family, read_weights(path))
+        return _open_ours(path, folder, values, weights)
+    return _open_huggingface(path, folder, values, asked, weights)
 
 
-def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | None) -> Source:
+def _as_mindformers(opened: Source, folder: Path, asked: str | None) -> Source:
+    """The same source, read by one of MindFormers' tables if its tensors have such names."""
+    naming = find_naming(opened.tensors, folder, asked)
+    if naming is None:
+        return opened
+    sidecar = read_sidecar(folder) or opened.sidecar
+    return replace(opened, layout="mindformers", table=naming, sidecar=sidecar)
+
+
+def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | None, naming: str | None) -> Source:
     """One file of weights, with the config that was given or the one beside it."""
     if not isinstance(given, Mapping):
         file = path.parent / "config.json" if given is None else given / "config.json" if given.is_dir() else given
@@ -93,10 +116,8 @@ def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | 
         values, folder = read_json(file), file.parent
     else:
         values, folder = dict(given), path.parent
-    weights = read_weights_file(path)
-    if "format" in values:
-        return _open_ours(path, folder, values, weights)
-    return _open_huggingface(path, folder, values, asked, weights)
+    opened = _open_folder(path, folder, values, asked, read_weights_file(path))
+    return _as_mindformers(opened, folder, naming)
 
 
 def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: str | None, weights: Weights) -> Source:
@@ -112,6 +133,7 @@ def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: s
         config=mapped.config,
         tensors=weights.tensors,
         sidecar=Sidecar(config=values, generation=generation),
+        table=family,
         carried=mapped.carried,
         unknown=mapped.unknown,
         notes=weights.notes,

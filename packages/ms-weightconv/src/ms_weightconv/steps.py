@@ -152,5 +152,68 @@ class RotaryPairs:
         return array.reshape(-1, *head, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
+@dataclass(frozen=True)
+class Halves:
+    """Cuts one fused tensor along its output axis into two: one behind the other, or row by row in turn."""
+
+    is_interleaved: bool = False
+    """Rows 0, 2, 4 ... are of the first, rows 1, 3, 5 ... of the second."""
+
+    def forward(self, arrays: list[Words], config: Config, only: int | None = None) -> list[Words]:
+        """See `Step`."""
+        (fused,) = arrays
+        half = fused.shape[0] // 2
+        parts = [fused[0::2], fused[1::2]] if self.is_interleaved else [fused[:half], fused[half:]]
+        return _chosen(parts, only)
+
+    def backward(self, arrays: list[Words], config: Config, only: int | None = None) -> list[Words]:
+        """See `Step`."""
+        if not self.is_interleaved:
+            return [np.concatenate(arrays)]
+        return [np.stack(arrays, axis=1).reshape(-1, *arrays[0].shape[1:])]
+
+    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
+        """See `Step`."""
+        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
+
+    def __str__(self) -> str:
+        return "rows in turn" if self.is_interleaved else "halves"
+
+
+@dataclass(frozen=True)
+class GroupedExperts:
+    """All experts' weights in one matrix for a grouped product, each `[in, out]`, the parts beside each other.
+
+    The matrix is said to be `[in, experts * out]` before the activation and `[experts * in, out]` behind it; in both
+    cases its memory is that of `[experts, in, out]`, as which MindFormers reads it.
+    """
+
+    is_before_activation: bool
+    """Gate and up, or down."""
+
+    def forward(self, arrays: list[Words], config: Config, only: int | None = None) -> list[Words]:
+        """See `Step`."""
+        (fused,) = arrays
+        inner = config["moe_intermediate_size"]
+        if not self.is_before_activation:
+            return [fused.reshape(config["num_experts"], inner, -1).swapaxes(1, 2)]
+        stacked = fused.reshape(config["num_experts"], config["hidden_size"], -1).swapaxes(1, 2)
+        return _chosen([stacked[:, at : at + inner] for at in range(0, stacked.shape[1], inner)], only)
+
+    def backward(self, arrays: list[Words], config: Config, only: int | None = None) -> list[Words]:
+        """See `Step`."""
+        joined = np.concatenate(arrays, axis=1).swapaxes(1, 2)
+        (shape,) = self.backward_shapes([array.shape for array in arrays], config)
+        return [np.ascontiguousarray(joined).reshape(shape)]
+
+    def backward_shapes(self, shapes: list[Shape], config: Config) -> list[Shape]:
+        """See `Step`."""
+        experts, out, width = shapes[0]
+        return [(width, experts * out * len(shapes)) if self.is_before_activation else (experts * width, out)]
+
+    def __str__(self) -> str:
+        return "grouped experts"
+
+
 def _chosen(values: list[T], only: int | None) -> list[T]:
     return values if only is None else [values[only]]
