@@ -4,11 +4,13 @@ import io
 import json
 import logging
 import math
+import os
+import signal
 
 import jsonschema
 import numpy as np
 import pytest
-from ms_trainloop.errors import BatchError, DivergenceError
+from ms_trainloop.errors import BatchError, DivergenceError, Interrupted
 from ms_trainloop.evaluation import Evaluation
 from ms_trainloop.loop import train
 
@@ -105,6 +107,43 @@ def test_time_spent_on_evaluation_does_not_count_for_the_speed(lab, tmp_path):
     counts = np.diff([0, *[line["tokens"] for line in trained]])
     assert [line["tokens_per_second"] for line in trained] == [count / 2.0 for count in counts]
     assert [line["data_wait"] for line in trained] == [1.0, 1.0]
+
+
+def test_a_time_limit_saves_and_ends_with_its_code_and_the_run_goes_on(lab, uninterrupted, tmp_path):
+    now, checkpointer, results = [0.0], lab.MemoryCheckpointer(), {}
+    config = lab.make_config(max_minutes=1.0, save_every=100)
+
+    def on_step(number, result):
+        now[0] += 13.0
+        results[number] = result
+
+    def go_on():
+        source = lab.batches_of(lab.make_rows(), 4)
+        options = {"run_dir": tmp_path, "checkpointer": checkpointer, "progress": None, "on_step": on_step}
+        return train(lab.make_step(config), source, clock=lambda: now[0], **options)
+
+    with pytest.raises(
+        Interrupted, match=r"interrupted by train.max_minutes after step 5 of 12; state saved"
+    ) as caught:
+        go_on()
+    assert (caught.value.code, caught.value.step, list(checkpointer.states)) == (75, 5, [5])
+    with pytest.raises(Interrupted, match="after step 10 of 12"):
+        go_on()
+
+    assert go_on().is_finished
+    assert results == uninterrupted["results"]
+
+
+def test_a_request_to_stop_in_the_last_step_changes_nothing(lab, tmp_path):
+    result = train(
+        lab.make_step(lab.make_config(steps=2, warmup_steps=0)),
+        lab.batches_of(lab.make_rows(), 4),
+        run_dir=tmp_path,
+        progress=None,
+        on_step=lambda number, _: os.kill(os.getpid(), signal.SIGTERM) if number == 2 else None,
+    )
+
+    assert result.is_finished
 
 
 def spoil(step, lab):

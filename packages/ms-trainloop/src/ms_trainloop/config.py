@@ -145,6 +145,8 @@ pass over the data up to and including it."""
     """Seed of the run, kept in the saved state; the data order the caller makes should follow it."""
     mode: str = "graph"
     """`graph` compiles the step once; `pynative` runs the same code operator by operator, for debugging."""
+    max_minutes: float = 0.0
+    """Wall time of one call of `train`, compiling included; then it saves and ends with code 75; 0 is without limit."""
     log_every: int = 10
     """Steps between two lines of metrics; the last step is always logged."""
     evaluate_every: int = 0
@@ -193,6 +195,7 @@ pass over the data up to and including it."""
             f"between 0 and train.learning_rate ({self.learning_rate})",
         )
         self._check_schedule()
+        self._expect("max_minutes", 0 <= self.max_minutes < math.inf, "0 (no limit) or a finite number above 0")
         self._expect("spike_deviations", 0 < self.spike_deviations < math.inf, "a finite number above 0")
         self._expect("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         self._expect("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")

@@ -37,11 +37,12 @@ class MissingExtraError(TrainLoopError):
     """An optional dependency is not installed; the message ends with the line that installs it."""
 
 
-class Interrupted(TrainLoopError):  # noqa: N818 - not a fault of the run: it was asked to stop, and its state is saved
-    """SIGTERM or SIGINT ended the run after a whole step; the state was saved if there is a checkpointer.
+class Interrupted(TrainLoopError):  # noqa: N818 - not a fault of the run: it was asked to stop and saved
+    """SIGTERM, SIGINT or `max_minutes` ended the run after a whole step; with a checkpointer the state was saved.
 
     Attributes:
-        code: The exit code a script should end with: 128 + signal, which is 143 for SIGTERM and 130 for SIGINT.
+        code: The exit code a script should end with: 143 for SIGTERM, 130 for SIGINT (128 + signal), and 75 for
+            `max_minutes` (EX_TEMPFAIL of sysexits.h: run it again).
         step: The number of steps done.
     """
 

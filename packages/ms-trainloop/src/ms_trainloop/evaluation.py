@@ -40,7 +40,8 @@ class Evaluation:
         """Returns what the numbers mean, in a line."""
         return (
             "evaluation: loss = sum of -log p(label) over labels that are not -100 / their number, in nats;"
-            " perplexity = exp(loss); bits per byte = that sum / ln 2 / bytes of those labels; the same for any batch size and ranks"
+            " perplexity = exp(loss); bits per byte = that sum / ln 2 / bytes of those labels; the same for any batch"
+            " size and ranks"
         )
 
 

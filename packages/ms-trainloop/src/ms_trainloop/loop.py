@@ -15,7 +15,7 @@ from ms_trainloop.metrics import MetricsFile
 from ms_trainloop.progress import Progress
 from ms_trainloop.resume import Checkpointer, Counters
 from ms_trainloop.run import Run
-from ms_trainloop.signals import StopSignal
+from ms_trainloop.signals import StopRequest, StopSignal
 from ms_trainloop.source import Batches, BatchSource
 from ms_trainloop.step import StepResult, TrainStep
 from ms_trainloop.tensorboard import EventFiles
@@ -83,7 +83,8 @@ def train(
         clock: Seconds, for the speed.
 
     Raises:
-        Interrupted: SIGTERM or SIGINT came; the step was finished and the state saved. `code` is the exit code.
+        Interrupted: SIGTERM or SIGINT came or `max_minutes` are over; the step was finished and the state saved.
+            `code` is the exit code.
         BatchError: The first batch breaks the contract, or the batches ended early.
         DivergenceError: `max_skipped_steps` steps in a row were not finite; nothing was saved after the last save.
         ResumeError: The saved state does not fit.
@@ -113,7 +114,8 @@ def train(
         stack.callback(bar.close)
         explain = keeper.explain if settings.forensics else None
         run = Run(step, counters, metrics, events, bar, clock, vocab_size, explain)
-        stop = stack.enter_context(StopSignal())
+        signals = stack.enter_context(StopSignal())
+        stop = StopRequest(signals, max_minutes=settings.max_minutes, clock=clock)
         source = BatchSource(batches, counters.samples, clock)
 
         def save() -> None:
@@ -122,20 +124,20 @@ def train(
             keeper.save()
 
         while counters.step < last:
-            result = run.take(source, wants_stop=stop.number is not None)
+            result = run.take(source, wants_stop=bool(stop))
             if on_step is not None:
                 on_step(counters.step, result)
             if result.is_spike and settings.spike_action == "rollback" and keeper.roll_back():
                 run.go_back()
                 continue
             run.report(source, evaluate, sample)
-            must_stop = result.stop_votes > 0 if step.world_size > 1 else stop.number is not None
+            must_stop = result.stop_votes > 0 if step.world_size > 1 else bool(stop)
             every = settings.save_every
             if must_stop or counters.step == last or (every and counters.step % every == 0):
                 run.untimed(save)
-            if must_stop:
+            if must_stop and counters.step < settings.steps:
                 saved = "state saved" if checkpointer is not None else "nothing saved: there is no checkpointer"
-                message = f"interrupted by a signal after step {counters.step} of {settings.steps}; {saved}"
+                message = f"interrupted by {stop.reason} after step {counters.step} of {settings.steps}; {saved}"
                 raise Interrupted(message, code=stop.exit_code, step=counters.step)
     return TrainResult(
         step=counters.step,

@@ -38,6 +38,7 @@ FREE = frozenset(
         "max_skipped_steps",
         "max_rollbacks",
         "forensics",
+        "max_minutes",
         "preflight",
         "allow_changes",
     )

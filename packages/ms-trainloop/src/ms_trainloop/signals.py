@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while training: the first asks to stop after the step, the second ends the process at once."""
+"""What ends a run early: SIGTERM and SIGINT (the second one at once), and the time limit."""
 
 import logging
 import signal
@@ -8,6 +8,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
+TIME_LIMIT_CODE = 75
+"""Exit code of a run that used up its time: EX_TEMPFAIL of sysexits.h, run it again."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -51,3 +53,30 @@ class StopSignal:
         self.number = number
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
+
+
+class StopRequest:
+    """Whether this rank wants the run to end after the step it is in."""
+
+    def __init__(self, signals: StopSignal, *, max_minutes: float, clock: Callable[[], float]) -> None:
+        """Starts the time limit (0: none); `clock` is in seconds."""
+        self._signals, self._clock = signals, clock
+        self._end = clock() + 60 * max_minutes if max_minutes else None
+
+    def __bool__(self) -> bool:
+        """True after a signal or at the time limit."""
+        return self._signals.number is not None or (self._end is not None and self._clock() >= self._end)
+
+    @property
+    def reason(self) -> str:
+        """What ended the run, in words. A rank that follows another one's request names what it can know."""
+        return "train.max_minutes" if self._is_time else "a signal"
+
+    @property
+    def exit_code(self) -> int:
+        """143 for SIGTERM, 130 for SIGINT, 75 for the time limit."""
+        return TIME_LIMIT_CODE if self._is_time else self._signals.exit_code
+
+    @property
+    def _is_time(self) -> bool:
+        return self._signals.number is None and self._end is not None
