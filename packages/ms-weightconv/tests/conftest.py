@@ -150,7 +150,10 @@ class Folders:
         folder = self.root / name
         folder.mkdir()
         values = {key: value for key, value in (CONFIGS[family] | config).items() if value is not ...}
-        tensors = self.random(family, dtype, {key: value for key, value in config.items() if value is not ...})
+        sizes = {key: value for key, value in config.items() if value is not ... and key != "model_type"}
+        tensors = self.random(family, dtype, sizes)
+            family, dtype, {key: value for key, value in config.items() if value is not ... and key != "model_type"}
+        )
         if change:
             change(tensors)
         (folder / "config.json").write_text(json.dumps(values))

@@ -3,11 +3,15 @@
 import json
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ms_weightconv.__about__ import __version__
 from ms_weightconv.errors import WeightConvError
+
+if TYPE_CHECKING:
+    from ms_weightconv.family import Family
 
 _PATH = click.Path(path_type=Path)
 
@@ -42,6 +46,8 @@ def main(debug: bool) -> None:
     help="Layout to write.",
 )
 @click.option("--family", help="Family to read (unknown model_type) or to write; see `list`.")
+@click.option("--table", type=_PATH, help="A table of your own, in place of a family.")
+@click.option("--infer", is_flag=True, help="Propose a table for SOURCE, write it to TARGET.table.json and stop.")
 @click.option("--dtype", help="Cast to fp32, fp16, bf16 or fp64; without it every word is kept.")
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a Hugging Face shard.")
 @click.option(
@@ -61,6 +67,8 @@ def convert(
     target: Path,
     to: str,
     family: str | None,
+    table: Path | None,
+    infer: bool,
     dtype: str | None,
     max_shard_size: str,
     file_format: str,
@@ -74,11 +82,14 @@ def convert(
     """Convert SOURCE (Hugging Face folder, model folder or checkpoint) into the folder TARGET."""
     from ms_weightconv.conversion import convert as run
 
+    if infer:
+        _propose(source, target)
+        return
     report = run(
         source,
         target,
         to=to,
-        family=family,
+        family=_family(family, table),
         dtype=dtype,
         max_shard_size=max_shard_size,
         file_format=file_format,
@@ -91,20 +102,56 @@ def convert(
     click.echo(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
 
 
+def _family(name: str | None, table: Path | None) -> "str | Family | None":
+    if table is None:
+        return name
+    from ms_weightconv.tablefile import read_table
+
+    if name is not None:
+        raise click.UsageError("give --family or --table, not both")
+    return read_table(table)
+
+
+def _propose(source: Path, target: Path) -> None:
+    from ms_weightconv.inference import propose_table
+    from ms_weightconv.target import write_document
+
+    table = propose_table(source)
+    path = target.with_name(f"{target.name}.table.json")
+    if path.exists():
+        raise click.UsageError(f"{path} exists; look at it, or remove it")
+    write_document(path, table)
+    for rule in table["rules"]:
+        ours = rule.get("ours", f"left out: {rule.get('dropped_because')}")
+        steps = f"  [{', '.join(rule['steps'])}]" if "steps" in rule else ""
+        click.echo(f"{rule['theirs']} -> {ours if isinstance(ours, str) else ', '.join(ours)}{steps}")
+    for name in table["unresolved"]:
+        click.echo(f"not understood: {name}")
+    click.echo(f"{path}: a proposal. Look at every line, resolve what is not understood, set confirmed to true, then")
+    click.echo(f"convert with --table {path} and prove the result with logits.")
+
+
 @main.command()
 @click.argument("source", type=_PATH)
 @click.argument("target", type=_PATH)
 @click.option("--family", help="Family of a Hugging Face folder whose model_type is unknown.")
 @click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
+@click.option("--table", type=_PATH, help="A table of your own, in place of a family.")
 @click.option("--naming", help="MindFormers' layout, where a folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def prove(
-    source: Path, target: Path, family: str | None, config: Path | None, naming: str | None, as_json: bool
+    source: Path,
+    target: Path,
+    family: str | None,
+    table: Path | None,
+    config: Path | None,
+    naming: str | None,
+    as_json: bool,
 ) -> None:
     """Prove that TARGET holds SOURCE's model: configs, names, shapes, every word, and the way there and back."""
     from ms_weightconv.proof import prove as run
 
-    report = run(source, target, family=family, config=config, naming=naming)
+    report = run(source, target, family=_family(family, table), config=config, naming=naming)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:

@@ -36,7 +36,7 @@ def convert(
     target: Path,
     *,
     to: str,
-    family: str | None = None,
+    family: str | Family | None = None,
     dtype: str | None = None,
     max_shard_size: int | str = "5GB",
     overwrite: bool = False,
@@ -59,7 +59,7 @@ def convert(
             model.safetensors), `mindformers` (its names, beside a Hugging Face config), or `checkpoint` (contract
             `checkpoint`, model tensors only).
         family: for a Hugging Face source whose `model_type` is unknown, the family to read it as; for others, the
-            family to write, where it is not the config's `model_type`.
+            family to write, where it is not the config's `model_type`; or a table of `read_table`.
         dtype: fp32, fp16, bf16 or fp64 to cast float tensors to; None keeps every word as it is.
         max_shard_size: bytes of a Hugging Face shard, or a text such as "5GB".
         overwrite: replace a model's folder at `target` once the new one is complete.
@@ -176,9 +176,11 @@ def _plan(opened: Source, tensors: Mapping[str, Tensor], documents: Mapping[str,
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:16]
 
 
-def _choose_family(opened: Source, asked: str | None, to: str) -> Family | None:
+def _choose_family(opened: Source, asked: str | Family | None, to: str) -> Family | None:
     if opened.layout == "huggingface":
         return opened.family
+    if isinstance(asked, Family):
+        return asked
     if asked is not None and asked not in FAMILIES:
         raise ConfigError(f"family: found {asked!r}, expected one of {', '.join(FAMILIES)}")
     family = opened.family if asked is None else FAMILIES[asked]

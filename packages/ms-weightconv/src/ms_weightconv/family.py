@@ -111,5 +111,7 @@ class Family:
     """Keys, besides the common ones, of which only some values can be converted."""
     spellings: tuple[tuple[str, str], ...] = ()
     """Ends of tensor names in old files, and what they are called now."""
+    lifted: tuple[str, ...] = ()
+    """Keys whose limit does not hold: a user's own table has seen to what they say."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Hugging Face keys that are written with one value."""

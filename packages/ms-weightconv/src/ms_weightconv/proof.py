@@ -11,6 +11,7 @@ import numpy as np
 from ms_weightconv.alignment import Alignment, align_to_family, stored_name
 from ms_weightconv.conversion import cast_tensors
 from ms_weightconv.errors import ProofError
+from ms_weightconv.family import Family
 from ms_weightconv.mapping import live_config
 from ms_weightconv.progress import Progress
 from ms_weightconv.report import Report
@@ -23,7 +24,7 @@ def prove(
     source: Path,
     target: Path,
     *,
-    family: str | None = None,
+    family: str | Family | None = None,
     config: Path | Mapping[str, Any] | None = None,
     naming: str | None = None,
     progress: bool = True,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ms_weightconv.contract import Config
+from ms_weightconv.errors import RuleError
 from ms_weightconv.parameters import Shape, has_experts
 from ms_weightconv.steps import Step
 from ms_weightconv.words import Words
@@ -146,6 +147,8 @@ _FACTS: dict[str, Callable[[Config, int], object]] = {
 def _holds(condition: str, config: Config, layer: int) -> bool:
     for term in condition.split(" and "):
         key, _, value = term.removeprefix("not ").partition("=")
+        if key not in _FACTS and key not in config:
+            raise RuleError(f"rule condition {condition!r}: {key} is no key of contract model and no fact")
         found = _FACTS[key](config, layer) if key in _FACTS else config[key]
         if (str(found) == value if value else bool(found)) == term.startswith("not "):
             return False

@@ -18,6 +18,7 @@ from ms_weightconv.shards import Weights, describe_other_kind, read_json, read_w
 from ms_weightconv.sidecar import Sidecar, read_sidecar
 from ms_weightconv.tensor import Tensor
 
+_Asked = str | Family | None
 LOGGER = logging.getLogger(__name__)
 
 
@@ -60,7 +61,7 @@ class Source:
 def open_source(
     path: Path,
     *,
-    family: str | None = None,
+    family: _Asked = None,
     config: Path | Mapping[str, Any] | None = None,
     naming: str | None = None,
 ) -> Source:
@@ -92,7 +93,7 @@ def open_source(
     return _as_mindformers(opened, path, naming)
 
 
-def _open_folder(path: Path, folder: Path, values: dict[str, Any], asked: str | None, weights: Weights) -> Source:
+def _open_folder(path: Path, folder: Path, values: dict[str, Any], asked: _Asked, weights: Weights) -> Source:
     if "format" in values:
         return _open_ours(path, folder, values, weights)
     return _open_huggingface(path, folder, values, asked, weights)
@@ -107,7 +108,7 @@ def _as_mindformers(opened: Source, folder: Path, asked: str | None) -> Source:
     return replace(opened, layout="mindformers", table=naming, sidecar=sidecar)
 
 
-def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | None, naming: str | None) -> Source:
+def _open_file(path: Path, asked: _Asked, given: Path | Mapping[str, Any] | None, naming: str | None) -> Source:
     """One file of weights, with the config that was given or the one beside it."""
     if not isinstance(given, Mapping):
         file = path.parent / "config.json" if given is None else given / "config.json" if given.is_dir() else given
@@ -120,7 +121,7 @@ def _open_file(path: Path, asked: str | None, given: Path | Mapping[str, Any] | 
     return _as_mindformers(opened, folder, naming)
 
 
-def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: str | None, weights: Weights) -> Source:
+def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: _Asked, weights: Weights) -> Source:
     what = str(folder / "config.json")
     family = find_family(values.get("model_type"), asked, what)
     generation_file = folder / "generation_config.json"

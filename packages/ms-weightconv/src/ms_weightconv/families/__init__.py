@@ -27,15 +27,20 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def find_family(model_type: Any, asked: str | None, what: str) -> Family:
-    """The family of a Hugging Face `model_type`, or the one asked for.
+def find_family(model_type: Any, asked: str | Family | None, what: str) -> Family:
+    """The family of a Hugging Face `model_type`, or the one asked for; a user's own table is taken as it is.
 
     Raises:
         ConfigError: unknown, or the two are different known families.
     """
+    if isinstance(asked, Family):
+        return asked
     name = model_type if asked is None else asked
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ConfigError(f"{what}: family {name!r:.100} is not known; known: {', '.join(FAMILIES)}")
+        raise ConfigError(
+            f"{what}: family {name!r:.100} is not known; known: {', '.join(FAMILIES)}; a table of your own can be "
+            "given (--table), and one can be proposed (--infer)"
+        )
     if asked is not None and isinstance(model_type, str) and model_type in FAMILIES and model_type != asked:
         raise ConfigError(f"{what}: model_type is {model_type!r}, but family {asked!r} was asked for")
     return FAMILIES[name]
