@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from ms_dataprep import cleaning
 from ms_dataprep.cleaning import Cleaner, choose_steps
 from ms_dataprep.config import DataConfig
 from ms_dataprep.errors import ConfigError
@@ -92,6 +93,15 @@ def test_an_optional_step_does_its_work_and_is_counted(options: dict, text: str,
 
     assert cleaner.clean(text) == cleaned
     assert sum(cleaner.changed.values()) == (text != cleaned)
+
+
+def test_every_character_is_treated_as_the_plain_patterns_say() -> None:
+    """The steps look for bytes before they search; that must miss nothing."""
+    for code in [*range(0x3100), *range(0xD700, 0x10000), 0x1F600]:
+        for text in (f"a{chr(code)}b", f"春{chr(code)}天", f"x{chr(code)}\ny", f"z{chr(code)}"):
+            assert cleaning.unify_line_ends(text) == cleaning._LINE_ENDS.sub("\n", text)
+            assert cleaning.remove_control_characters(text) == cleaning._CONTROL.sub("", text)
+            assert cleaning.trim(text) == "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
 
 
 def test_a_step_that_cannot_be_imported_is_named() -> None:
