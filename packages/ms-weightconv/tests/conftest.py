@@ -152,8 +152,6 @@ class Folders:
         values = {key: value for key, value in (CONFIGS[family] | config).items() if value is not ...}
         sizes = {key: value for key, value in config.items() if value is not ... and key != "model_type"}
         tensors = self.random(family, dtype, sizes)
-            family, dtype, {key: value for key, value in config.items() if value is not ... and key != "model_type"}
-        )
         if change:
             change(tensors)
         (folder / "config.json").write_text(json.dumps(values))
