@@ -25,7 +25,7 @@ from ms_ckpt.safetensors_file import (
     write_safetensors_file,
     write_safetensors_folder,
 )
-from ms_ckpt.staging import publish, staging_folder
+from ms_ckpt.staging import publish, staging_folder, sweep_orphans
 from ms_ckpt.store import CheckpointStore
 from ms_ckpt.tensor import LazyTensor, Tensor
 
@@ -159,6 +159,7 @@ def _write(target: Path, to: str, contents: Contents, max_shard_bytes: int, *, r
     target.parent.mkdir(parents=True, exist_ok=True)
     if to == "huggingface":
         _refuse_other_files(target)
+        sweep_orphans(target.parent)
         with staging_folder(target.parent, contents.step or 0) as staged:
             write_safetensors_folder(staged, tensors, texts, max_shard_bytes)
             publish(staged, target)
