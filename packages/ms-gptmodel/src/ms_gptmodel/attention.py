@@ -34,7 +34,7 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         if config.position_kind == "rotary":
             self.rotate = kernels.Rotation(config.head_dim, config.rotary_dim, config.rope_interleaved)
         scale = 1.0 / math.sqrt(config.query_pre_attn_scalar)
-        self.attend = kernels.Attention(scale, config.attn_logit_softcapping)
+        self.attend = kernels.Attention(scale, config.attn_logit_softcapping, config.attention_dropout)
 
     def num_local_heads(self) -> tuple[int, int]:
         """Query heads and key/value heads of this device's part of the projections."""

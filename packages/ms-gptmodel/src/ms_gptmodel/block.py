@@ -8,6 +8,7 @@ from mindspore import Tensor, nn
 
 from ms_gptmodel.attention import Attention
 from ms_gptmodel.config import ModelConfig
+from ms_gptmodel.dropout import Dropout, pair_of
 from ms_gptmodel.feed_forward import FeedForward
 from ms_gptmodel.moe import MoeFeedForward
 from ms_gptmodel.norms import block_norm
@@ -25,28 +26,45 @@ class Block(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.mlp_norm = block_norm(config)
         self.mlp = MoeFeedForward(config) if config.has_experts[number] else FeedForward(config)
         has_loss = config.router_aux_loss_coef > 0 or config.router_z_loss_coef > 0
+        self.dropout = Dropout(config.residual_dropout) if config.residual_dropout > 0 else None
+        self.first_place = 1 + 3 * number  # of this block's three masks; place 0 is the embedding's
         self.routes = config.has_experts[number] and has_loss
 
     def heads(self, rows: Tensor, batch: int, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """This layer's queries, keys and values."""
         return self.attention.heads(self.attention_norm(rows), batch, rotation)
 
-    def add(self, rows: Tensor, context_BNTD: Tensor) -> tuple[Tensor, Tensor | None]:
+    def add(self, rows: Tensor, context_BNTD: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The rows after this layer, given what its attention gathered; and the router's logits if they are wanted."""
-        rows = rows + self.attention.merge(context_BNTD)
-        added, logits = self.feed(self.mlp_norm(rows))
+        rows = rows + self.branch(context_BNTD, keys)
+        added, logits = self.feed(self.mlp_norm(rows), keys)
         return rows + added, logits
 
-    def feed(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the feed-forward layer makes of its input."""
-        if self.routes:
-            return self.mlp.routed(rows)
-        return self.mlp(rows), None
+    def branch(self, context_BNTD: Tensor, keys: Tensor | None) -> Tensor:
+        """What the attention adds."""
+        return self._dropped(self.attention.merge(context_BNTD), keys, 1)
 
-    def construct(self, rows: Tensor, batch: int, rotation: Rotation | None, mask: Tensor) -> Tensor:
+    def feed(self, rows: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the feed-forward layer makes of its input, and the router's logits if they are wanted."""
+        if self.routes:
+            added, logits = self.mlp.routed(rows)
+            return self._dropped(added, keys, 2), logits
+        return self._dropped(self.mlp(rows), keys, 2), None
+
+    def construct(
+        self, rows: Tensor, batch: int, rotation: Rotation | None, mask: Tensor, keys: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         query, key, value = self.heads(rows, batch, rotation)
-        rows, logits = self.add(rows, self.attention.attend(query, key, value, mask))
+        pair = None if keys is None else pair_of(keys, self.first_place)
+        context_BNTD = self.attention.attend(query, key, value, mask, pair)
+        rows, logits = self.add(rows, context_BNTD, keys)
         return (rows, logits) if self.routes else rows
+
+    def _dropped(self, added: Tensor, keys: Tensor | None, place: int) -> Tensor:
+        if self.dropout is None or keys is None:
+            return added
+        factor, addend = pair_of(keys, self.first_place + place)
+        return self.dropout(added, factor, addend)
 
 
 class PostNormBlock(Block):
@@ -55,9 +73,9 @@ class PostNormBlock(Block):
     def heads(self, rows: Tensor, batch: int, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.heads(rows, batch, rotation)
 
-    def add(self, rows: Tensor, context_BNTD: Tensor) -> tuple[Tensor, Tensor | None]:
-        rows = self.attention_norm(rows + self.attention.merge(context_BNTD))
-        added, logits = self.feed(rows)
+    def add(self, rows: Tensor, context_BNTD: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        rows = self.attention_norm(rows + self.branch(context_BNTD, keys))
+        added, logits = self.feed(rows, keys)
         return self.mlp_norm(rows + added), logits
 
 
@@ -69,9 +87,9 @@ class SandwichBlock(Block):
         self.attention_post_norm = block_norm(config)
         self.mlp_post_norm = block_norm(config)
 
-    def add(self, rows: Tensor, context_BNTD: Tensor) -> tuple[Tensor, Tensor | None]:
-        rows = rows + self.attention_post_norm(self.attention.merge(context_BNTD))
-        added, logits = self.feed(self.mlp_norm(rows))
+    def add(self, rows: Tensor, context_BNTD: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        rows = rows + self.attention_post_norm(self.branch(context_BNTD, keys))
+        added, logits = self.feed(self.mlp_norm(rows), keys)
         return rows + self.mlp_post_norm(added), logits
 
 
@@ -84,10 +102,10 @@ class ParallelBlock(Block):
             del self.mlp_norm
             self.mlp_norm = None
 
-    def add(self, rows: Tensor, context_BNTD: Tensor) -> tuple[Tensor, Tensor | None]:
+    def add(self, rows: Tensor, context_BNTD: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         normed = self.attention_norm(rows) if self.mlp_norm is None else self.mlp_norm(rows)
-        added, logits = self.feed(normed)
-        return rows + self.attention.merge(context_BNTD) + added, logits
+        added, logits = self.feed(normed, keys)
+        return rows + self.branch(context_BNTD, keys) + added, logits
 
 
 def make_block(config: ModelConfig, number: int) -> Block:

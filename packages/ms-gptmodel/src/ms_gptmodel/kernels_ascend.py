@@ -112,20 +112,24 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As kernels_plain, by `ops.flash_attention_score`, which knows grouped queries but no soft cap.
 
-    Biases (ALiBi) take the plain way too: the order in which the operator scales and adds differs between versions.
+    Dropout and biases (ALiBi) take the plain way too: the operator draws masks of its own, and the order in which it
+    scales and adds differs between versions.
     """
 
-    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
+    def __init__(self, scale: float, soft_cap: float | None = None, dropout: float = 0.0) -> None:
         super().__init__()
-        self.scale, self.is_capped = scale, soft_cap is not None
-        self.plain = kernels_plain.Attention(scale, soft_cap)
+        self.scale, self.is_capped, self.drops = scale, soft_cap is not None, dropout > 0
+        self.plain = kernels_plain.Attention(scale, soft_cap, dropout)
 
-    def construct(self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tensor:
+    def construct(
+        self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor, keys: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         num_heads, head_dim = q_BNTD.shape[1], q_BNTD.shape[3]
         if mask.dtype != ms.bool_:
-            return self.plain(q_BNTD, k_BKSD, v_BKSD, mask)
-        if self.is_capped or not fits_flash_attention(q_BNTD.dtype, num_heads, head_dim):
-            return self.plain(q_BNTD, k_BKSD, v_BKSD, ops.cast(mask, ms.float32) * MASKED)
+            return self.plain(q_BNTD, k_BKSD, v_BKSD, mask, keys)
+        is_plain = self.is_capped or (self.drops and keys is not None)
+        if is_plain or not fits_flash_attention(q_BNTD.dtype, num_heads, head_dim):
+            return self.plain(q_BNTD, k_BKSD, v_BKSD, ops.cast(mask, ms.float32) * MASKED, keys)
         return ops.flash_attention_score(
             q_BNTD, k_BKSD, v_BKSD, num_heads, attn_mask=mask, scalar_value=self.scale, input_layout="BNSD"
         )

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_gptmodel import kernels_plain
+from ms_gptmodel.dropout import Dropout
 from ms_gptmodel.kernels_cpu_loss import RegularizedTokenLoss, TokenLoss
 from ms_gptmodel.kernels_plain import MASKED, Linear, SoftCap, turn_of
 
@@ -213,15 +214,18 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As kernels_plain; the query heads of one key head are folded into its rows instead of copying keys."""
 
-    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
+    def __init__(self, scale: float, soft_cap: float | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         self.scale = scale
+        self.dropout = Dropout(dropout) if dropout > 0 else None
         self.cap = None if soft_cap is None else SoftCap(soft_cap)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.values = ops.BatchMatMul()
         self.softmax = _Softmax()
 
-    def construct(self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tensor:
+    def construct(
+        self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor, keys: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         batch, _, length, width = k_BKSD.shape
         k, v = k_BKSD.reshape(-1, length, width), v_BKSD.reshape(-1, length, width)
         rows = q_BNTD.shape[1] * q_BNTD.shape[2] * batch // k.shape[0]
@@ -229,8 +233,10 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         scores = ops.cast(self.scores(q, k), ms.float32).reshape(-1, length)
         if self.cap is not None:
             scores = self.cap(scores)
-        shares = ops.cast(self.softmax(scores + mask), v.dtype).reshape(-1, rows, length)
-        return self.values(shares, v).reshape(q_BNTD.shape)
+        shares = self.softmax(scores + mask)
+        if self.dropout is not None and keys is not None:
+            shares = self.dropout(shares, keys[0], keys[1])
+        return self.values(ops.cast(shares, v.dtype).reshape(-1, rows, length), v).reshape(q_BNTD.shape)
 
 
 class _Softmax(nn.Cell):  # type: ignore[misc]  # MindSpore has no types

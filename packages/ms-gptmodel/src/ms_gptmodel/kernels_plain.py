@@ -10,6 +10,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from ms_gptmodel.dropout import Dropout
+
 # Far below any score and far above -inf, so that a row in which nothing is allowed stays finite.
 MASKED = -1e30
 
@@ -175,17 +177,21 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """q_BNTD, k_BKSD, v_BKSD, mask -> softmax(cap(scale q k^T) + mask) v, [B, N, T, D]; N/K queries share a key.
 
-    A query that may see nothing gets the mean of all values: finite, and nobody looks at it.
+    A query that may see nothing gets the mean of all values: finite, and nobody looks at it. With `keys`, a pair of
+    numbers for `Dropout`, probabilities are dropped.
     """
 
-    def __init__(self, scale: float, soft_cap: float | None = None) -> None:
+    def __init__(self, scale: float, soft_cap: float | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         self.scale = scale
+        self.dropout = Dropout(dropout) if dropout > 0 else None
         self.cap = None if soft_cap is None else SoftCap(soft_cap)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.values = ops.BatchMatMul()
 
-    def construct(self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tensor:
+    def construct(
+        self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor, keys: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         group = q_BNTD.shape[1] // k_BKSD.shape[1]
         k, v = k_BKSD, v_BKSD
         if group > 1:
@@ -193,7 +199,11 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         scores_BNTS = ops.cast(self.scores(q_BNTD * self.scale, k), ms.float32)
         if self.cap is not None:
             scores_BNTS = self.cap(scores_BNTS)
-        return self.values(ops.cast(ops.softmax(scores_BNTS + mask, -1), v.dtype), v)
+        shares_BNTS = ops.softmax(scores_BNTS + mask, -1)
+        if self.dropout is not None and keys is not None:
+            dropped = self.dropout(shares_BNTS.reshape(-1, shares_BNTS.shape[3]), keys[0], keys[1])
+            shares_BNTS = dropped.reshape(shares_BNTS.shape)
+        return self.values(ops.cast(shares_BNTS, v.dtype), v)
 
 
 class TokenLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no types

@@ -11,6 +11,7 @@ from mindspore import Tensor, nn, ops
 from ms_gptmodel.attention import allowed_pairs
 from ms_gptmodel.block import make_block
 from ms_gptmodel.config import ModelConfig
+from ms_gptmodel.dropout import Dropout, ForwardCounter
 from ms_gptmodel.head import Head, HeadTransform
 from ms_gptmodel.initialization import initial_weight
 from ms_gptmodel.kernels import select
@@ -29,9 +30,10 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     Args:
         config: which model.
         seed: of the fresh weights; a weight depends on the seed and its name alone.
+        rank: of several data-parallel ranks, so that they drop different activations.
     """
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:
+    def __init__(self, config: ModelConfig, *, seed: int = 0, rank: int = 0) -> None:
         super().__init__()
         self.config = config
         self.max_length = config.num_positions
@@ -52,6 +54,10 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.is_causal, self.window = config.is_causal, config.sliding_window
         self.any_slides, self.all_slide = any(config.slides), all(config.slides)
         self.blocks = nn.CellList([make_block(config, number) for number in range(config.num_hidden_layers)])
+        has_dropout = config.embedding_dropout + config.residual_dropout + config.attention_dropout > 0
+        num_places = 1 + 3 * config.num_hidden_layers
+        self.counter = ForwardCounter(num_places, config.dropout_seed, rank) if has_dropout else None
+        self.embedding_dropout = Dropout(config.embedding_dropout) if config.embedding_dropout > 0 else None
         self.router_loss = RouterLoss(config) if any(block.routes for block in self.blocks) else None
         self.norm = block_norm(config) if config.final_norm else None
         self.head_projection = None if width == hidden else Projection(hidden, width, False)
@@ -60,7 +66,8 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         parameters = named_parameters(self)
         for name, parameter in parameters.items():
             parameter.name = name
-        load_weights(self, {name: initial_weight(config, name, p.shape, seed) for name, p in parameters.items()})
+        weights = {name: p for name, p in parameters.items() if not name.startswith("counter.")}
+        load_weights(self, {name: initial_weight(config, name, p.shape, seed) for name, p in weights.items()})
         # A fresh Cell evaluates under the phase "train": its graph would be found again after set_train(True).
         self.set_train(False)
 
@@ -138,12 +145,15 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         rows = self.embed(input_ids, position_ids)
         rotation, local_rotation = self.rotations(position_ids, length)
         mask, sliding_mask = self.masks(position_ids, segment_ids)
+        keys = self.counter() if self.counter is not None and self.training else None
+        if self.embedding_dropout is not None and keys is not None:
+            rows = self.embedding_dropout(rows, keys[0], keys[1])
         router_logits = []
         for block in self.blocks:
             if block.slides:
-                rows = block(rows, batch, local_rotation, sliding_mask)
+                rows = block(rows, batch, local_rotation, sliding_mask, keys)
             else:
-                rows = block(rows, batch, rotation, mask)
+                rows = block(rows, batch, rotation, mask, keys)
             if block.routes:
                 rows, logits_RE = rows
                 router_logits.append(logits_RE)

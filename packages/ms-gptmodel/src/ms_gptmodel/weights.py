@@ -11,7 +11,7 @@ from ms_gptmodel.errors import WeightsError
 
 
 def named_parameters(model: nn.Cell) -> dict[str, Parameter]:
-    """The model's trainable parameters by contract name, in the order of the cells.
+    """The model's parameters by contract name, in the order of the cells; with dropout, `counter.forward` among them.
 
     Names follow from where a parameter stands in `model`, not from `Parameter.name`: MindSpore rewrites that one
     whenever a cell is put into another. Pass the LanguageModel itself, not the cell around it.
@@ -23,18 +23,20 @@ def named_parameters(model: nn.Cell) -> dict[str, Parameter]:
 def load_weights(model: nn.Cell, arrays: Mapping[str, np.ndarray]) -> None:  # type: ignore[type-arg]
     """Puts `arrays`, keyed by contract name, into the model's parameters; the parameters keep their types.
 
+    A counter may be missing and is left as it is then.
+
     Raises WeightsError with every missing, unexpected and wrongly shaped name; then nothing was loaded.
     """
     parameters = named_parameters(model)
-    faults = [f"missing {name}" for name in parameters if name not in arrays]
+    faults = [f"missing {name}" for name in parameters if name not in arrays and not name.startswith("counter.")]
     faults += [f"unexpected {name}" for name in arrays if name not in parameters]
     for name, value in arrays.items():
         if name in parameters and tuple(value.shape) != tuple(parameters[name].shape):
             faults.append(f"{name} has shape {tuple(value.shape)}, expected {tuple(parameters[name].shape)}")
     if faults:
         raise WeightsError(f"{len(faults)} of {len(parameters)} weights do not fit: {'; '.join(faults)}")
-    for name, parameter in parameters.items():
-        parameter.set_data(Tensor(np.ascontiguousarray(arrays[name]), dtype=parameter.dtype))
+    for name, value in arrays.items():
+        parameters[name].set_data(Tensor(np.ascontiguousarray(value), dtype=parameters[name].dtype))
 
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
