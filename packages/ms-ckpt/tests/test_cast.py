@@ -81,7 +81,7 @@ def test_whole_numbers_that_fit_are_converted():
         (np.array([1.0]), "I32"),
         (np.array([1]), "F32"),
         (np.array([True]), "I8"),
-        (RawTensor("F8_E4M3", np.zeros(1, np.uint8)), "F32"),
+        (RawTensor("F8_E4M3", np.zeros(1, np.uint8)), "I8"),
         (np.array([1.0]), "F8_E4M3"),
     ],
 )
@@ -93,3 +93,18 @@ def test_kinds_are_never_mixed(source, dtype):
 def test_scalars_and_empty_tensors_keep_their_shape():
     assert cast(np.array(1.5), "BF16", "s").shape == ()
     assert cast(np.zeros((0, 3), np.float32), "F16", "e").shape == (0, 3)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2")])
+def test_float8_agrees_with_ml_dtypes_on_every_word(dtype, name):
+    kind = getattr(pytest.importorskip("mindspore.common.np_dtype"), name, None)
+    words = np.arange(256, dtype=np.uint8)
+
+    values = RawTensor(dtype, words).to_float32()
+
+    if kind is not None:
+        np.testing.assert_array_equal(values, words.view(kind).astype(np.float32))
+    known = {"F8_E4M3": {0x38: 1, 0x7E: 448, 0x01: 2**-9, 0xFE: -448}, "F8_E5M2": {0x3C: 1, 0x7B: 57344, 0xFC: -np.inf}}
+    assert {word: values[word] for word in known[dtype]} == known[dtype]
+    assert np.isnan(values[0x7F])
+    np.testing.assert_array_equal(cast(RawTensor(dtype, words), "F32", "w"), values)

@@ -12,11 +12,9 @@ def cast(tensor: Tensor, dtype: str, name: str) -> Tensor:
     """The tensor as `dtype`, rounded to the nearest value (ties to even).
 
     Raises ValuesError, naming the tensor, if a finite value would become infinite, an integer would not fit, or the two
-    kinds are neither both floating (F64 F32 F16 BF16) nor both whole numbers.
+    kinds are neither both floating (to F64 F32 F16 BF16, from FP8 too) nor both whole numbers.
     """
-    source = tensor.to_float32() if isinstance(tensor, RawTensor) and tensor.dtype == "BF16" else tensor
-    if isinstance(source, RawTensor):
-        raise ValuesError(f"{name}: {source.dtype} has no arithmetic here and cannot become {dtype}")
+    source = tensor.to_float32() if isinstance(tensor, RawTensor) else tensor
     if dtype in FLOATS and source.dtype.kind == "f":
         return _to_float(source, dtype, name)
     target = NUMPY_DTYPES[dtype]

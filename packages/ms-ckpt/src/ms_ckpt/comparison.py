@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from ms_ckpt.folder import CheckpointFolder
-from ms_ckpt.tensor import Array, RawTensor, Tensor
+from ms_ckpt.tensor import Array, RawTensor, Tensor, returned_form
+
+_STRIP = 1 << 20  # elements compared at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +38,24 @@ def _compare_tensor(name: str, first: CheckpointFolder, second: CheckpointFolder
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         text = f"{one.dtype} {list(one.shape)} against {other.dtype} {list(other.shape)}"
         return Difference(name=name, text=text)
-    a, b = first.read(name), second.read(name)
-    a_words, b_words = _words(a), _words(b)
-    num_different = int(np.count_nonzero(_bits(a_words) != _bits(b_words)))
+    a, b = _words(first.read(name)), _words(second.read(name))
+    num_different, largest = 0, 0.0
+    for start in range(0, a.size, _STRIP):
+        one_part, other_part = a[start : start + _STRIP], b[start : start + _STRIP]
+        is_different = _bits(one_part) != _bits(other_part)
+        if is_different.any():
+            num_different += int(np.count_nonzero(is_different))
+            gap = _largest_difference(returned_form(one.dtype, one_part), returned_form(one.dtype, other_part))
+            largest = max(largest, gap) if gap == gap else gap  # a nan stays
     if num_different == 0:
         return None
-    largest = _largest_difference(a, b)
-    text = f"{num_different} of {a_words.size} elements differ"
-    if largest is not None:
-        text += f", by at most {largest:.6g}"
+    text = f"{num_different} of {a.size} elements differ, by at most {largest:.6g}"
     return Difference(name=name, text=text, max_difference=largest)
 
 
-def _largest_difference(a: Tensor, b: Tensor) -> float | None:
-    if isinstance(a, RawTensor) and isinstance(b, RawTensor):
-        if a.dtype != "BF16":
-            return None
-        a, b = a.to_float32(), b.to_float32()
-    one, other = np.asarray(a), np.asarray(b)
+def _largest_difference(a: Tensor, b: Tensor) -> float:
+    one = a.to_float32() if isinstance(a, RawTensor) else a
+    other = b.to_float32() if isinstance(b, RawTensor) else b
     if one.dtype == bool:
         return 1.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -77,7 +79,7 @@ def _compare_values(path: str, a: Any, b: Any) -> list[Difference]:
 
 
 def _words(tensor: Tensor) -> Array:
-    return tensor.words if isinstance(tensor, RawTensor) else tensor
+    return (tensor.words if isinstance(tensor, RawTensor) else tensor).reshape(-1)
 
 
 def _bits(words: Array) -> Array:

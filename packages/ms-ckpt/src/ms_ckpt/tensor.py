@@ -6,6 +6,7 @@ numpy knows neither bfloat16 nor float8; such tensors are kept as raw words, so 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,10 +63,25 @@ class RawTensor:
         return self.words.shape
 
     def to_float32(self) -> NDArray[np.float32]:
-        """The values of a BF16 tensor, exactly; raises ValuesError for FP8."""
-        if self.dtype != "BF16":
-            raise ValuesError(f"raw tensor of {self.dtype}: only BF16 can be widened to float32")
-        return np.left_shift(self.words, 16, dtype=np.uint32).view(np.float32)
+        """The values, exactly."""
+        if self.dtype == "BF16":
+            return np.left_shift(self.words, 16, dtype=np.uint32).view(np.float32)
+        return _float8_values(self.dtype)[self.words]
+
+
+@cache
+def _float8_values(dtype: str) -> NDArray[np.float32]:
+    """The value of each of the 256 words (Micikevicius et al., FP8 Formats for Deep Learning, 2022, table 1)."""
+    words = np.arange(256)
+    mantissa_bits, bias = (3, 7) if dtype == "F8_E4M3" else (2, 15)
+    exponent = (words & 0x7F) >> mantissa_bits
+    fraction = (words & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    values = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
+    if dtype == "F8_E4M3":  # no infinities, one NaN of each sign
+        values[words & 0x7F == 0x7F] = np.nan
+    else:
+        values[exponent == 31] = np.where(fraction[exponent == 31] == 0, np.inf, np.nan)
+    return np.where(words & 0x80, -values, values).astype(np.float32)
 
 
 Tensor: TypeAlias = Array | RawTensor
