@@ -83,7 +83,6 @@ def _cpu(run: Callable[[], None]) -> float:
 
 
 def _build(source: Path, backend: str, num_workers: int = 1, shard_megabytes: float = 64) -> None:
-    import mindspore.mindrecord  # noqa: F401 - its import is no part of a build
     import ms_dataprep
 
     config = ms_dataprep.DataConfig(
@@ -145,7 +144,6 @@ def _seconds_of_workers(num_workers: int) -> float:
 
 
 def _write() -> float:
-    import mindspore.mindrecord  # noqa: F401 - its import is no part of writing
     import numpy as np
     from ms_dataprep.mindrecord import choose_sizes
     from ms_dataprep.shards import write_shard

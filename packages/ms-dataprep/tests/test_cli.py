@@ -29,6 +29,21 @@ def test_the_loader_loads_no_tokenizer_library(golden: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_a_build_needs_no_mindspore(golden: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['mindspore'] = None; import ms_dataprep; ms_dataprep.build("
+        f"[{str(golden / 'documents.jsonl')!r}], {str(tmp_path / 'out')!r}, "
+        f"tokenizer={str(golden / 'int32' / 'tokenizer.json')!r}, config=ms_dataprep.DataConfig(seq_length=8));"
+        f"loader = ms_dataprep.load({str(tmp_path / 'out')!r}, batch_size=1);"
+        "print(next(iter(loader))['labels'].shape); loader.to_dataset()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "(1, 8)\n"
+    assert 'to_dataset needs MindSpore; pip install "ms-dataprep[mindspore]"' in done.stderr
+
+
 def test_the_commands_work_one_after_the_other(tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": f"the cat {number} sat"}) + "\n" for number in range(50)))

@@ -149,12 +149,9 @@ class Loader:
         where the last ended, beginning at `samples`. MindSpore reads ahead, so `samples` of this loader is not moved:
         the position after n steps is the `samples` it was made with plus n * batch_size.
         """
-        import mindspore.dataset
+        from ms_dataprep.mindspore import as_dataset
 
-        source = _EpochSource(self, columns)
-        return mindspore.dataset.GeneratorDataset(
-            source, list(columns), shuffle=False, num_parallel_workers=1, python_multiprocessing=False
-        )
+        return as_dataset(self, columns)
 
     def _numbered_batches(self) -> Iterator[tuple[int, Batch]]:
         def make(samples: int) -> tuple[int, Batch]:
@@ -176,28 +173,6 @@ class Loader:
 
     def _make(self, rows: NDArray[np.int32]) -> Batch:
         return {**make_batch(rows, self.manifest.special_ids)}
-
-
-class _EpochSource:
-    """An iterable whose every pass is one epoch's worth of batches."""
-
-    def __init__(self, loader: Loader, columns: tuple[str, ...]) -> None:
-        self._loader = loader
-        self._columns = columns
-        self._position = 0 if loader.is_evaluation else loader.samples
-        self._num_batches = len(loader) if loader.is_evaluation else max(1, loader.rows // loader.batch_size)
-
-    def __len__(self) -> int:
-        return self._num_batches
-
-    def __iter__(self) -> Iterator[tuple[NDArray[Any], ...]]:
-        position = self._position
-        for _ in range(self._num_batches):
-            batch = self._loader.batch_at(position)
-            position += self._loader.batch_size
-            yield tuple(batch[name] for name in self._columns)
-        if not self._loader.is_evaluation:
-            self._position = position
 
 
 def load(

@@ -36,7 +36,7 @@ class Manifest:
     created_by: str
     """Writer and version."""
     mindspore_version: str
-    """MindSpore that wrote the shards."""
+    """MindSpore whose format the shards have."""
     seq_length: int
     """Tokens a training step sees of a row."""
     row_length: int

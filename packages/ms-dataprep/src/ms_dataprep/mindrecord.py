@@ -1,8 +1,7 @@
-"""Rows in a MindRecord file: int32 ones written by MindSpore's FileWriter, all read by their place in the file.
+"""Rows in a MindRecord file: written whole, read by their place in the mapped file.
 
 A file is a header, whose JSON names its pages, then pages of one size; row places stand in the SQLite index beside it.
-A row is a u64 length and, of a bytes field, the bytes; of an int32 field, a big-endian u32 count, a 2-bit code a value
-(1, 2, 4 or 8 bytes) and the values, little-endian and signed.
+`mindrecord_writer` says how a row is stored.
 """
 
 import json
@@ -17,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ms_dataprep.errors import DatasetError
-from ms_dataprep.mindrecord_bytes import write_byte_rows
+from ms_dataprep.mindrecord_writer import write_mindrecord
 
 COLUMN = "input_ids"
 INDEX_ENDING = ".db"
-_DESCRIPTION = "ms-dataprep dataset"
 _SMALLEST_HEADER = 1 << 14
 _SMALLEST_PAGE = 1 << 15
 _LARGEST_PAGE = 1 << 24
 _LARGEST_ALLOWED_PAGE = 1 << 28
-_ROWS_PER_CALL = 1024
 
 # Sizes of the four values whose 2-bit codes one byte holds, highest bits first.
 _SIZES = (1 << ((np.arange(256)[:, None] >> np.array([6, 4, 2, 0])) & 3)).astype(np.uint8)
@@ -68,8 +65,6 @@ def choose_sizes(*, likely_rows: int, most_rows: int, row_length: int, layout: s
 def write_rows(path: Path, rows: NDArray[np.int32], layout: str, sizes: FileSizes) -> None:
     """Writes one MindRecord file and checks that it holds every row.
 
-    MindSpore drops rows that it dislikes with a log line only, so the rows written are counted.
-
     Args:
         path: a file that does not exist; its name stays in the file, so only its folder may change later.
         rows: int32 [rows, row_length].
@@ -79,26 +74,12 @@ def write_rows(path: Path, rows: NDArray[np.int32], layout: str, sizes: FileSize
     Raises:
         DatasetError: rows went missing.
     """
-    if layout == "bytes":
-        write_byte_rows(
-            path, rows, column=COLUMN, description=_DESCRIPTION, header_bytes=sizes.header, page_bytes=sizes.page
-        )
-    else:
-        _write_int32_rows(path, rows, sizes)
+    write_mindrecord(
+        path, rows, layout=layout, column=COLUMN, description="ms-dataprep dataset", header_bytes=sizes.header,
+        page_bytes=sizes.page,
+    )  # fmt: skip
     if (written := count_rows(path)) != len(rows):
         raise DatasetError(f"{path}: {len(rows)} rows were given and {written} written")
-
-
-def _write_int32_rows(path: Path, rows: NDArray[np.int32], sizes: FileSizes) -> None:
-    from mindspore.mindrecord import FileWriter
-
-    writer = FileWriter(str(path), 1)
-    writer.set_header_size(sizes.header)
-    writer.set_page_size(sizes.page)
-    writer.add_schema({COLUMN: {"type": "int32", "shape": [rows.shape[1]]}}, _DESCRIPTION)
-    for start in range(0, len(rows), _ROWS_PER_CALL):
-        writer.write_raw_data([{COLUMN: row} for row in rows[start : start + _ROWS_PER_CALL]])
-    writer.commit()
 
 
 def count_rows(path: Path) -> int:

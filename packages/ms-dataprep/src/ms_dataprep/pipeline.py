@@ -27,6 +27,7 @@ from ms_dataprep.heldout import HeldoutNgrams, read_heldout
 from ms_dataprep.listing import list_dropped, list_rejected, rejected_lines
 from ms_dataprep.manifest import Manifest, write_manifest
 from ms_dataprep.mindrecord import COLUMN, FileSizes, choose_sizes
+from ms_dataprep.mindrecord_writer import FORMAT_OF
 from ms_dataprep.packing import PackingCounts
 from ms_dataprep.progress import Progress
 from ms_dataprep.publishing import publish_folder, refuse_used_folder
@@ -79,8 +80,6 @@ def build(
         UnfinishedError: the build was interrupted; what is done stays for `resume`.
         DataprepError: an input, the tokenizer or an option cannot be used; nothing is left behind then.
     """
-    import mindspore  # here, so that an installation that cannot write fails before the work
-
     output = Path(output).absolute()
     chosen = _choose_engine(engine, num_workers)
     refuse_used_folder(output, overwrite=overwrite)
@@ -104,7 +103,7 @@ def build(
         work.read(heldout)
         work.find_duplicates()
         work.write()
-        return work.publish([str(item) for item in inputs], mindspore.__version__)
+        return work.publish([str(item) for item in inputs])
 
 
 class _Build:
@@ -172,7 +171,7 @@ class _Build:
         if not any(counts.shard for counts in self._written):
             raise SourceError(self._explain_nothing())
 
-    def publish(self, inputs: Sequence[str], mindspore_version: str) -> Manifest:
+    def publish(self, inputs: Sequence[str]) -> Manifest:
         """Writes what stands beside the shards, the manifest last."""
         config, tokenizer = self._config, self._tokenizer
         file = "tokenizer.model" if tokenizer.kind == "sentencepiece" else "tokenizer.json"
@@ -185,7 +184,7 @@ class _Build:
         documents = _add(read.documents for read in self._read)
         manifest = Manifest(
             created_by=f"ms-dataprep {__version__}",
-            mindspore_version=mindspore_version,
+            mindspore_version=FORMAT_OF,
             seq_length=config.seq_length,
             row_length=config.row_length,
             layout=config.layout,
