@@ -358,3 +358,82 @@ def test_tokenizer_and_end_ids_reach_transformers(converted, tmp_path):
     assert loaded("hello world")["input_ids"] == [0, 3]
     assert (loaded.eos_token, loaded.bos_token, loaded.model_max_length) == ("<end>", "<s>", 64)
     assert generation.eos_token_id == [2, 4]
+
+
+def _exchange_in_layer_1(values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    first, second = "blocks.1.mlp.gate.weight", "blocks.1.mlp.up.weight"
+    arrays[first], arrays[second] = arrays[second], arrays[first]
+
+
+CAUSES = {
+    "query and key exchanged": ("llama", _exchange("attention.query", "attention.key"), "layer 0"),
+    "gate and up exchanged in layer 1 alone": ("llama", _exchange_in_layer_1, "layer 1"),
+    "query and key turned into Meta's rotary order": (
+        "llama",
+        lambda values, arrays: [_edit(f"{part}.weight", _meta_order)(values, arrays) for part in ("query", "key")],
+        "layer 0",
+    ),
+    "fused projection cut into all queries, all keys, all values instead of by head": (
+        "gpt-neox",
+        lambda values, arrays: _thirds(values, arrays),
+        "layer 0",
+    ),
+    "attention.output not transposed": ("gpt2", _edit("attention.output.weight", np.transpose), "layer 0"),
+    "activation gelu instead of gelu_new": ("gpt2", _set(hidden_act="gelu"), "layer 0"),
+    "head not tied to the embedding": (
+        "llama with llama3 scaling, tied",
+        lambda values, arrays: (
+            values.update(tie_word_embeddings=False),
+            arrays.update({"lm_head.weight": arrays["embedding.weight"][::-1]}),
+        ),
+        "head",
+    ),
+}
+
+
+def _thirds(values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """What cutting a projection that stands by head into thirds makes of the right weights."""
+    for layer in range(values["num_hidden_layers"]):
+        for kind in ("weight", "bias"):
+            names = [f"blocks.{layer}.attention.{part}.{kind}" for part in ("query", "key", "value")]
+            parts = [arrays[name].reshape(values["num_attention_heads"], values["head_dim"], -1) for name in names]
+            fused = np.stack(parts, 1).reshape(3 * values["hidden_size"], *arrays[names[0]].shape[1:])
+            for number, name in enumerate(names):
+                arrays[name] = np.split(fused, 3)[number]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_first_diverging_layer_and_the_cause_of_a_mistake_are_named(converted, cause):
+    import convert_weights
+
+    name, change, where = CAUSES[cause]
+    theirs, ours, _ = converted(name)
+    model = convert_weights.TheirModel(theirs)
+    values, arrays = convert_weights.read_arrays(ours)
+    change(values, arrays)
+    cases = {"40 ids": {"input_ids": np.random.default_rng(4).integers(0, 96, (1, 40)).astype(np.int32)}}
+    expected = {key: model.run(case) for key, case in cases.items()}
+
+    found = convert_weights.align(values, arrays, cases, expected)
+
+    assert not found["agrees"]
+    assert found["first_diverging"] == where
+    assert cause in found["likely_causes"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral with a window", "bloom", "falcon", "gemma3", "qwen2-moe", "bert"])
+def test_every_layer_agrees_in_all_lengths_positions_and_packed_rows(converted, tmp_path, name):
+    import convert_weights
+
+    theirs, ours, _ = converted(name)
+    reference = tmp_path / "reference.npz"
+
+    found = convert_weights.hold_against_reference(ours, theirs, reference)
+    stored = convert_weights.hold_against_reference(ours, theirs, reference)
+
+    assert found["agrees"]
+    assert found["largest_logit_difference"] < TOLERANCE
+    assert len(found["cases"]) >= (3 if name == "bert" else 4)
+    assert all(max(case["largest_layer_differences"]) < TOLERANCE for case in found["cases"].values())
+    assert stored["reference"] == str(reference)
+    assert stored["largest_logit_difference"] < TOLERANCE
