@@ -74,6 +74,16 @@ def load_into_parameters(
     return store.load_each(expected, lambda name, tensor: _set(parameters[name], tensor), step, rules=rules)
 
 
+def smallest_of_ranks(number: int) -> int:
+    """The smallest of the numbers that all ranks call it with: `agree` of `RankStore.load`, `PartStore.load_agreed`.
+
+    Call `mindspore.communication.init()` first. Steps up to 2**31 - 1.
+    """
+    mindspore = _import_mindspore()
+    gathered = mindspore.ops.AllGather()(mindspore.Tensor(np.array([number], np.int32)))  # CPU has no reduction of ints
+    return int(gathered.asnumpy().min())
+
+
 def _set(parameter: "Parameter", tensor: Tensor) -> None:
     mindspore = _import_mindspore()
     if isinstance(tensor, RawTensor):
