@@ -47,6 +47,17 @@ FAMILIES = {
     },
     "qwen3": {"num_key_value_heads": 3, "qk_norm": True, "head_dim": 16, "rope_theta": 1000000.0},
     "all_biases": {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
+    "alibi": {**GPT2, "position_kind": "alibi", "tie_word_embeddings": False},
+    "sliding": {
+        "num_key_value_heads": 2,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_local_base_freq": 500.0,
+        "norm_placement": "sandwich",
+        "attn_logit_softcapping": 20.0,
+        "num_experts": 3,
+        "mlp_only_layers": [1],
+    },
     "relu": {**GPT2, "hidden_act": "relu", "norm_bias": False, "tie_word_embeddings": False},
 }
 

@@ -17,7 +17,9 @@ from ms_gptmodel import (
     load_config,
     load_weights,
     named_parameters,
+    stream,
 )
+from ms_gptmodel.lane import Lane
 
 PROMPTS = [[5], [7, 3], [1, 2, 3, 4, 5, 6, 7]]
 
@@ -46,7 +48,7 @@ def uncached_greedy(model, prompt, count):
     return tuple(ids[len(prompt) :])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "sliding"])
 def test_greedy_texts_with_and_without_cache_are_equal(family, decoder_of):
     decoder = decoder_of(family)
 
@@ -57,8 +59,9 @@ def test_greedy_texts_with_and_without_cache_are_equal(family, decoder_of):
     assert all(len(set(result.ids)) > 5 for result in results)
 
 
-def test_decode_logits_equal_the_model_in_any_slot_order_and_window(decoder_of):
-    decoder = decoder_of("llama")
+@pytest.mark.parametrize("family", ["llama", "alibi"])
+def test_decode_logits_equal_the_model_in_any_slot_order_and_window(family, decoder_of):
+    decoder = decoder_of(family)
     ids = np.random.default_rng(0).integers(0, 61, (2, 12)).astype(np.int32)
     full = decoder.model(Tensor(ids)).asnumpy()
     lengths, slots = np.array([6, 4], np.int32), np.array([2, 0], np.int32)
@@ -215,3 +218,80 @@ def test_padded_ids_are_never_produced(decoder_of):
     config = GenerationConfig(max_new_tokens=20, temperature=100.0, vocab_size=3)
 
     assert set(generate(decoder_of("llama"), [[1]], config)[0].ids) == {0, 1, 2}
+
+
+def as_text(ids):
+    """A toy tokenizer: every id is the two letters of its number in base 8, so that texts are easy to cut."""
+    return "".join(f"{'abcdefgh'[i // 8]}{'abcdefgh'[i % 8]}" for i in ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_k": 30}])
+def test_pieces_of_a_stream_are_together_what_generate_gives(options, decoder_of):
+    decoder = decoder_of("llama")
+    config = GenerationConfig(max_new_tokens=20, **options)
+    prompts = [[5], [7, 3], [1, 2, 3], [9]]  # more than the decoder has slots
+
+    pieces = list(stream(decoder, prompts, config, decode_text=as_text))
+
+    whole = generate(decoder, prompts, config, decode_text=as_text)
+    for index, expected in enumerate(whole):
+        mine = [piece for piece in pieces if piece.index == index]
+        assert tuple(i for piece in mine for i in piece.ids) == expected.ids
+        assert "".join(piece.text for piece in mine) == expected.text == as_text(expected.ids)
+        assert [bool(piece.finish_reason) for piece in mine] == [False] * (len(mine) - 1) + [True]
+        assert len(mine) >= (20 if options else 4)
+        assert len(mine[0].ids) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_k": 30}])
+def test_a_stop_string_ends_a_text_and_is_never_shown(options, decoder_of):
+    decoder = decoder_of("llama")
+    free = generate(decoder, [PROMPTS[2]], GenerationConfig(max_new_tokens=24, **options), decode_text=as_text)[0]
+    stop = free.text[13:18]  # begins and ends inside of ids
+    config = GenerationConfig(max_new_tokens=24, stop_strings=[stop, "never"], **options)
+
+    stopped = generate(decoder, [PROMPTS[2]], config, decode_text=as_text)[0]
+    pieces = list(stream(decoder, [PROMPTS[2]], config, decode_text=as_text))
+
+    assert stopped.finish_reason == pieces[-1].finish_reason == "stop"
+    assert stopped.text == free.text[: free.text.index(stop)] == "".join(piece.text for piece in pieces)
+    assert len(stopped.ids) < 12
+
+
+def test_characters_that_are_not_whole_are_held_back():
+    lane = Lane(
+        0, [1], 50, set(), GenerationConfig(stop_strings=("END",)), lambda ids: bytes(ids).decode("utf-8", "replace")
+    )
+    shown = []
+    for byte in "aé E EN \u4e2d.END!".encode():
+        lane.add(byte)
+        shown.append(lane.tell()[1])
+
+    assert "".join(shown) == lane.text == "aé E EN \u4e2d."
+    assert shown[1] == ""  # half of the accented letter
+    assert lane.finish_reason == "stop"
+    assert not any("\ufffd" in piece for piece in shown)
+
+
+def test_stop_strings_need_text(decoder_of):
+    with pytest.raises(InputError, match="stop_strings: give decode_text"):
+        stream(decoder_of("llama"), [[1]], GenerationConfig(stop_strings=("x",)))
+
+
+def test_broken_weights_are_named_also_in_the_greedy_loop(families):
+    model = LanguageModel(ModelConfig.from_mapping({**families["gpt2"], "num_hidden_layers": 1}), seed=1)
+    decoder = CachedDecoder(model, slots=2, max_length=16)
+    pieces = stream(decoder, [[3]], GenerationConfig(max_new_tokens=12))
+    next(pieces)
+
+    model.norm.bias.set_data(Tensor(np.full(48, np.nan, np.float32)))
+
+    with pytest.raises(InputError, match="logits: found NaN or infinity"):
+        next(pieces)
+
+
+def test_an_encoder_has_no_cache(families):
+    model = LanguageModel(ModelConfig.from_mapping({**families["gpt2"], "is_causal": False, "num_hidden_layers": 1}))
+
+    with pytest.raises(InputError, match="is_causal is false: an encoder sees later positions"):
+        CachedDecoder(model, slots=2, max_length=8)

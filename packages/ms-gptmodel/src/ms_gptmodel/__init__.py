@@ -14,7 +14,7 @@ from ms_gptmodel.sampling import GenerationConfig
 
 if TYPE_CHECKING:
     from ms_gptmodel.cache import CachedDecoder
-    from ms_gptmodel.generation import Generation, generate
+    from ms_gptmodel.generation import Generation, Piece, generate, stream
     from ms_gptmodel.loss import TokenLoss, token_loss
     from ms_gptmodel.model import LanguageModel
     from ms_gptmodel.weights import load_weights, named_parameters, read_weights
@@ -30,6 +30,7 @@ __all__ = [
     "InputError",
     "LanguageModel",
     "ModelConfig",
+    "Piece",
     "TokenLoss",
     "WeightsError",
     "__version__",
@@ -43,6 +44,7 @@ __all__ = [
     "named_parameters",
     "preset",
     "read_weights",
+    "stream",
     "token_loss",
 ]
 
@@ -51,11 +53,13 @@ _LAZY = {
     "CachedDecoder": "cache",
     "Generation": "generation",
     "LanguageModel": "model",
+    "Piece": "generation",
     "TokenLoss": "loss",
     "generate": "generation",
     "load_weights": "weights",
     "named_parameters": "weights",
     "read_weights": "weights",
+    "stream": "generation",
     "token_loss": "loss",
 }
 

@@ -9,6 +9,7 @@ from mindspore import dtype as mstype
 
 from ms_gptmodel.block import Block
 from ms_gptmodel.errors import InputError
+from ms_gptmodel.greedy import GreedyCell
 from ms_gptmodel.model import LanguageModel
 from ms_gptmodel.positions import counted_positions
 from ms_gptmodel.weights import named_parameters
@@ -45,6 +46,7 @@ class CachedDecoder:
         shape = (slots * num_key_value_heads * max_length, config.head_dim)
         self._layers = [_CachedBlock(block, index, shape) for index, block in enumerate(model.blocks)]
         self._decodes: dict[int, nn.Cell] = {}
+        self._greedy: dict[tuple[int, int, int], GreedyCell] = {}
         self.prefill = PrefillCell(model, self._layers, max_length)
         """input_ids [batch, length], lengths [batch], slots [batch], all int32 -> logits [batch, vocab]."""
         self.decode = self.decode_cell(max_length)
@@ -66,6 +68,15 @@ class CachedDecoder:
         if window not in self._decodes:
             self._decodes[window] = DecodeCell(self.model, self._layers, self.max_length, window)
         return self._decodes[window]
+
+    def greedy_cell(self, window: int, vocab_size: int, num_steps: int) -> GreedyCell:
+        """The cell that makes `num_steps` greedy steps in one call, with what `decode_cell(window)` sees."""
+        key = (window, vocab_size, num_steps)
+        if key not in self._greedy:
+            decode = DecodeCell(self.model, self._layers, self.max_length, window)
+            cell = GreedyCell(decode, window=window, vocab_size=vocab_size, num_steps=num_steps)
+            self._greedy[key] = cell
+        return self._greedy[key]
 
 
 class PrefillCell(nn.Cell):  # type: ignore[misc]  # MindSpore has no types

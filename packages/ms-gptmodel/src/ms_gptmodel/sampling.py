@@ -28,6 +28,8 @@ class GenerationConfig:
     """Logits of ids that stand in the text are divided by it when positive, multiplied when negative; 1: not."""
     eos_token_ids: tuple | None = None  # type: ignore[type-arg]  # get_type_hints must give a plain class
     """Ids that end a text; None: the model's; empty: none."""
+    stop_strings: tuple = ()  # type: ignore[type-arg]  # get_type_hints must give a plain class
+    """Strings that end a text, in which they do not stand; need ids turned into text."""
     vocab_size: int = 0
     """Ids at or above are never produced (the tokenizer's true size, when the model's is padded); 0: the model's."""
     seed: int = 0
@@ -36,6 +38,8 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         if isinstance(self.eos_token_ids, list):
             object.__setattr__(self, "eos_token_ids", tuple(self.eos_token_ids))
+        if isinstance(self.stop_strings, list):
+            object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
         self._check("max_new_tokens", self.max_new_tokens >= 1, "1 or more")
         self._check("temperature", 0 <= self.temperature < float("inf"), "0 or more")
         self._check("top_k", self.top_k >= 0, "0 or more")
@@ -45,6 +49,8 @@ class GenerationConfig:
         ends = () if self.eos_token_ids is None else self.eos_token_ids
         sound = isinstance(ends, tuple) and all(type(i) is int and i >= 0 for i in ends)
         self._check("eos_token_ids", sound, "a list of ids")
+        strings = isinstance(self.stop_strings, tuple) and all(isinstance(s, str) and s for s in self.stop_strings)
+        self._check("stop_strings", strings, "a list of strings that are not empty")
         self._check("vocab_size", self.vocab_size >= 0, "0 or more")
 
     def _check(self, name: str, holds: bool, expected: str) -> None:
