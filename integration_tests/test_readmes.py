@@ -64,7 +64,7 @@ def test_every_tool_is_a_command_that_answers_help_or_a_noun_that_others_use(too
     else:
         users = [
             other
-            for other in path.parent.glob("*.py")
+            for other in (*path.parent.glob("*.py"), *(ROOT / "integration_tests" / "benchmarks").glob("*.py"))
             if re.search(rf"\bimport {path.stem}\b|from {path.stem} import", other.read_text(encoding="utf-8"))
         ]
         assert users

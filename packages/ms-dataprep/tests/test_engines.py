@@ -72,14 +72,30 @@ def reference(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return read_files(folder)
 
 
-@pytest.mark.parametrize(("engine", "num_workers"), [("processes", 2), pytest.param("ray", 2, marks=pytest.mark.slow)])
-def test_any_number_of_workers_on_any_engine_writes_the_same_bytes(
-    corpus, reference, tokenizer_path, tmp_path, engine, num_workers
-) -> None:
+def test_two_workers_write_the_same_bytes(corpus, reference, tokenizer_path, tmp_path) -> None:
     ms_dataprep.build(
-        [corpus], tmp_path / "out", tokenizer=tokenizer_path, config=ms_dataprep.DataConfig(**OPTIONS),
-        num_workers=num_workers, engine=engine, progress=False,
+        [corpus], tmp_path / "out", tokenizer=tokenizer_path, config=ms_dataprep.DataConfig(**OPTIONS), num_workers=2,
+        progress=False,
     )  # fmt: skip
+
+    assert read_files(tmp_path / "out") == reference
+
+
+@pytest.mark.slow
+def test_ray_writes_the_same_bytes(corpus, reference, tokenizer_path, tmp_path) -> None:
+    import ray
+
+    for attempt in range(3):  # a busy machine may take longer than the 30 seconds that Ray waits for itself
+        try:
+            ms_dataprep.build(
+                [corpus], tmp_path / "out", tokenizer=tokenizer_path, config=ms_dataprep.DataConfig(**OPTIONS),
+                num_workers=2, engine="ray", progress=False, resume=True,
+            )  # fmt: skip
+            break
+        except UnfinishedError as error:
+            assert "Ray does not start" in str(error)
+            assert attempt < 2
+    ray.shutdown()
 
     assert read_files(tmp_path / "out") == reference
 

@@ -118,4 +118,4 @@ def test_constants_travel_with_the_weights(toy, small, tmp_path):
     folder = ms_export.build(tmp_path / "scaled", model=scaled, config=small)
 
     logits = ms_export.Runtime(folder).prefill(INPUTS[0], [0])
-    np.testing.assert_allclose(logits, scaled.prefill(*_inputs()).asnumpy(), rtol=1e-6)
+    np.testing.assert_allclose(logits, scaled.prefill(*_inputs()).asnumpy(), rtol=1e-5, atol=1e-6)

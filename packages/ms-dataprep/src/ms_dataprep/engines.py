@@ -108,7 +108,13 @@ class RayEngine:
         if not tasks:
             return
         if not self._ray.is_initialized():
-            self._ray.init(include_dashboard=False, log_to_driver=False)
+            try:
+                self._ray.init(include_dashboard=False, log_to_driver=False)
+            except Exception as error:  # Ray raises plain Exception when its processes are too slow to start
+                raise UnfinishedError(
+                    f"Ray does not start: {' '.join(str(error).split())} Start one with `ray start --head` and set "
+                    "RAY_ADDRESS, or try again with --resume"
+                ) from error
         worker = self._ray.remote(num_cpus=1)(_RayWorker)
         actors = [worker.remote(make_work, arguments) for _ in range(min(self._num_workers, len(tasks)))]
         queue = list(enumerate(tasks))[::-1]
