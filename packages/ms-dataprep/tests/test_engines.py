@@ -93,8 +93,8 @@ def test_ray_writes_the_same_bytes(corpus, reference, tokenizer_path, tmp_path) 
             )  # fmt: skip
             break
         except UnfinishedError as error:
-            assert "Ray does not start" in str(error)
-            assert attempt < 2
+            if attempt == 2 or "Ray does not start" not in str(error):
+                raise
     ray.shutdown()
 
     assert read_files(tmp_path / "out") == reference
