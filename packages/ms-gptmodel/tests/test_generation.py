@@ -130,6 +130,10 @@ def test_weights_changed_after_the_decoder_was_made_are_used(families):
     model.norm.bias.set_data(Tensor(model.embedding.weight.asnumpy()[17] * 1000))
 
     assert generate(decoder, [[3]], GenerationConfig(max_new_tokens=2))[0].ids == (17, 17)
+    assert generate(decoder, [[3]], GenerationConfig(max_new_tokens=9))[0].ids == (17,) * 9
+    load_weights(model, {name: p.asnumpy().copy() for name, p in named_parameters(model).items()})
+    model.norm.bias.set_data(Tensor(model.embedding.weight.asnumpy()[19] * 1000))
+    assert generate(decoder, [[3]], GenerationConfig(max_new_tokens=9))[0].ids == (19,) * 9
 
 
 def test_parameters_of_both_cells_have_their_contract_names_also_after_wrapping(families):

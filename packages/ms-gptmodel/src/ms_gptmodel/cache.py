@@ -4,7 +4,7 @@
 Shapes: B lanes of a call, T prompt positions, K key/value heads, W window, D head_dim.
 """
 
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, get_context, nn, ops
 from mindspore import dtype as mstype
 
 from ms_gptmodel.block import Block
@@ -47,6 +47,7 @@ class CachedDecoder:
         self._layers = [_CachedBlock(block, index, shape) for index, block in enumerate(model.blocks)]
         self._decodes: dict[int, nn.Cell] = {}
         self._greedy: dict[tuple[int, int, int], GreedyCell] = {}
+        self._storage: tuple[int, ...] = ()
         self.prefill = PrefillCell(model, self._layers, max_length)
         """input_ids [batch, length], lengths [batch], slots [batch], all int32 -> logits [batch, vocab]."""
         self.decode = self.decode_cell(max_length)
@@ -70,7 +71,17 @@ class CachedDecoder:
         return self._decodes[window]
 
     def greedy_cell(self, window: int, vocab_size: int, num_steps: int) -> GreedyCell:
-        """The cell that makes `num_steps` greedy steps in one call, with what `decode_cell(window)` sees."""
+        """The cell that makes `num_steps` greedy steps in one call, with what `decode_cell(window)` sees.
+
+        A graph with a loop keeps the storage that it first ran on: after `Parameter.set_data` it would go on with the
+        old weights without a word. So on CPU, where addresses are stable, new storage means new cells; elsewhere write
+        in place (`mindspore.ops.assign`) or make a new decoder.
+        """
+        if get_context("device_target") == "CPU":
+            storage = tuple(parameter.data_ptr() for parameter in self.model.get_parameters())
+            if storage != self._storage:
+                self._greedy.clear()
+            self._storage = storage
         key = (window, vocab_size, num_steps)
         if key not in self._greedy:
             decode = DecodeCell(self.model, self._layers, self.max_length, window)

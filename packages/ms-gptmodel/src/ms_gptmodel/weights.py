@@ -23,12 +23,12 @@ def named_parameters(model: nn.Cell) -> dict[str, Parameter]:
 def load_weights(model: nn.Cell, arrays: Mapping[str, np.ndarray]) -> None:  # type: ignore[type-arg]
     """Puts `arrays`, keyed by contract name, into the model's parameters; the parameters keep their types.
 
-    A counter may be missing and is left as it is then.
+    A counter and LoRA's adapters may be missing and are left as they are then.
 
     Raises WeightsError with every missing, unexpected and wrongly shaped name; then nothing was loaded.
     """
     parameters = named_parameters(model)
-    faults = [f"missing {name}" for name in parameters if name not in arrays and not name.startswith("counter.")]
+    faults = [f"missing {name}" for name in parameters if name not in arrays and not _may_be_missing(name)]
     faults += [f"unexpected {name}" for name in arrays if name not in parameters]
     for name, value in arrays.items():
         if name in parameters and tuple(value.shape) != tuple(parameters[name].shape):
@@ -37,6 +37,10 @@ def load_weights(model: nn.Cell, arrays: Mapping[str, np.ndarray]) -> None:  # t
         raise WeightsError(f"{len(faults)} of {len(parameters)} weights do not fit: {'; '.join(faults)}")
     for name, value in arrays.items():
         parameters[name].set_data(Tensor(np.ascontiguousarray(value), dtype=parameters[name].dtype))
+
+
+def _may_be_missing(name: str) -> bool:
+    return name.startswith("counter.") or ".lora_" in name
 
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
