@@ -285,6 +285,56 @@ def test_logits_equal_those_of_transformers(pair, ids, name):
     assert difference(logits, our_logits(config, arrays, ids)) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_packed_documents_have_the_logits_that_transformers_gives_each_alone(pair, ids, name):
+    config, arrays, _ = pair(name)
+    model, (first, second) = their_model(name), (29, 11)
+    segments = np.array([[1] * first + [2] * second] * 2, np.int32)
+    positions = np.array([[*range(first), *range(second)]] * 2, np.int32)
+
+    ours = our_logits(config, arrays, ids, positions, segments)
+
+    assert difference(their_logits(model, ids[:, :first]), ours[:, :first]) < TOLERANCE
+    assert difference(their_logits(model, ids[:, first:]), ours[:, first:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
+def test_loss_and_gradients_equal_those_of_transformers(ids, name):
+    import torch
+    from mindspore import Tensor, nn, ops
+
+    class Loss(nn.Cell):
+        def __init__(self, model: Any) -> None:
+            super().__init__(auto_prefix=False)
+            self.model = model
+
+        def construct(self, ids: Any, labels: Any) -> Any:
+            total, count = ms_gptmodel.token_loss(self.model(ids), labels)
+            return total / count
+
+    theirs = their_model(name)
+    config = ms_gptmodel.from_huggingface(theirs.config.to_diff_dict())
+    ours = ms_gptmodel.LanguageModel(config)
+    ms_gptmodel.load_weights(ours, our_arrays(name, theirs, config))
+    labels = np.roll(ids, -1, 1)
+    labels[:, -1] = -100
+
+    logits = theirs(torch.from_numpy(ids.astype(np.int64))).logits
+    flat_labels = torch.from_numpy(labels.astype(np.int64)).flatten()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), flat_labels)
+    expected.backward()
+    parameters = ms_gptmodel.named_parameters(ours)
+    step = ops.value_and_grad(Loss(ours), None, list(parameters.values()))
+    loss, gradients = step(Tensor(ids), Tensor(labels))
+
+    for parameter in theirs.parameters():
+        parameter.data = parameter.grad
+    their_gradients = our_arrays(name, theirs, config)
+    assert abs(float(loss.asnumpy()) - expected.item()) < TOLERANCE
+    for (key, _), gradient in zip(parameters.items(), gradients, strict=True):
+        assert np.abs(gradient.asnumpy() - their_gradients[key]).max() < TOLERANCE, key
+
+
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_files_are_what_transformers_computes(pair, ids, name):
     """The files that ms-gptmodel's own tests use where there is no transformers; `--write` makes them."""
