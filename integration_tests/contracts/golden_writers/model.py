@@ -79,10 +79,10 @@ _REST: dict[str, Any] = {
     "embedding_size": 16, "embedding_multiplier": 1.0, "embedding_norm": False, "type_vocab_size": 0,
     "norm_placement": "pre", "final_norm": True, "rms_norm_adds_one": False, "position_offset": 0,
     "rope_interleaved": False, "partial_rotary_factor": 1.0, "rope_local_base_freq": None, "is_causal": True,
-    "sliding_window": None, "layer_types": None, "query_pre_attn_scalar": 4.0, "attn_logit_softcapping": None,
+    "sliding_window": None, "layer_types": None, "attn_logit_softcapping": None,
     "final_logit_softcapping": None, "parallel_residual": False, "parallel_norm_is_shared": False,
     "lm_head_bias": False, "lm_head_transform": False, "num_experts": 0, "num_experts_per_tok": 2,
-    "norm_topk_prob": True, "moe_intermediate_size": 48, "mlp_only_layers": [], "shared_expert_intermediate_size": 0,
+    "norm_topk_prob": True, "mlp_only_layers": [], "shared_expert_intermediate_size": 0,
     "shared_expert_is_gated": False, "router_aux_loss_coef": 0.0, "router_z_loss_coef": 0.0,
     "embedding_dropout": 0.0, "residual_dropout": 0.0, "attention_dropout": 0.0, "dropout_seed": 0,
 }  # fmt: skip
@@ -91,7 +91,7 @@ _OPT = (
     | _REST
     | {
         "model_type": "opt", "hidden_act": "relu", "embedding_size": 8, "position_offset": 2, "norm_placement": "post",
-        "final_norm": False, "moe_intermediate_size": 64,
+        "final_norm": False,
     }
 )  # fmt: skip
 _BERT = (
@@ -100,7 +100,7 @@ _BERT = (
     | {
         "model_type": "bert", "hidden_act": "gelu", "norm_placement": "post", "final_norm": False, "is_causal": False,
         "embedding_norm": True, "type_vocab_size": 2, "lm_head_bias": True, "lm_head_transform": True,
-        "moe_intermediate_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
+        "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }
 )  # fmt: skip
 _GEMMA3 = (
@@ -120,7 +120,7 @@ _GPTJ = (
     | {
         "model_type": "gptj", "position_kind": "rotary", "rope_interleaved": True, "partial_rotary_factor": 0.5,
         "parallel_residual": True, "parallel_norm_is_shared": True, "attention_bias": False, "mlp_bias": True,
-        "attention_output_bias": False, "lm_head_bias": True, "tie_word_embeddings": False, "moe_intermediate_size": 64,
+        "attention_output_bias": False, "lm_head_bias": True, "tie_word_embeddings": False,
     }
 )  # fmt: skip
 _QWEN2_MOE = (
@@ -212,7 +212,11 @@ def parameter_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
 def write(folder: Path) -> None:
     """Writes `NAME/config.json`, `NAME/parameters.json` and `cache_rows.json`."""
     for name, config in _CONFIGS.items():
-        write_json(folder / name / "config.json", config)
+        inherited = {
+            "moe_intermediate_size": config["intermediate_size"],
+            "query_pre_attn_scalar": float(config["head_dim"]),
+        }
+        write_json(folder / name / "config.json", _REST | inherited | config)
         write_json(folder / name / "parameters.json", parameter_shapes(config))
     sizes = {"slots": 3, "num_key_value_heads": 2, "max_length": 32, "head_dim": 4}
     rows = [

@@ -21,7 +21,7 @@ def schema(contracts):
     return json.loads((contracts / "model" / "config.schema.json").read_text())
 
 
-def test_every_golden_config_is_read_and_its_values_written_back(contracts, schema):
+def test_every_golden_config_is_read_and_written_back_unchanged(contracts, schema):
     paths = sorted((contracts / "model" / "golden").glob("*/config.json"))
     assert paths
 
@@ -29,9 +29,7 @@ def test_every_golden_config_is_read_and_its_values_written_back(contracts, sche
         config = load_config(path)
 
         jsonschema.validate(config.to_mapping(), schema)
-        written, golden = json.loads(config.to_json()), json.loads(path.read_text())
-        assert {key: written[key] for key in golden} == golden, path
-        assert load_config(path) == ModelConfig.from_mapping(written)
+        assert json.loads(config.to_json()) == json.loads(path.read_text()), path
 
 
 def test_the_schema_and_the_dataclass_have_the_same_keys_and_required_ones(schema):
