@@ -47,6 +47,30 @@ class TinyModel(nn.Cell):
         return self.matmul(x, self.head).reshape((batch, seq, VOCAB))
 
 
+class DroppingModel(TinyModel):
+    """TinyModel with a dropout of 0.1 whose masks are a function of a counter among the parameters."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.counter = Parameter(Tensor(np.int32(0)), name="counter.forward", requires_grad=False)
+        self.named["counter.forward"] = self.counter
+        numbers = np.random.default_rng(3).integers(-(2**31), 2**31, (64, HIDDEN), np.int32)
+        self.numbers = Tensor(numbers)
+        self.threshold = int(0.1 * 2**32) - 2**31
+
+    def construct(self, input_ids, position_ids=None, segment_ids=None):
+        batch, seq = input_ids.shape
+        x = ops.gather(self.embedding, input_ids.reshape((-1,)), 0)
+        if self.training:
+            count = self.counter + 1
+            ops.assign(self.counter, count)
+            drawn = self.numbers[: batch * seq] * (count * 2 + 1)
+            x = x * ops.cast(drawn >= self.threshold, mindspore.float32) * 1.1111112
+        y = self.matmul(x, self.up) + self.bias
+        x = (x + y * ops.sigmoid(y)) * self.norm
+        return self.matmul(x, self.head).reshape((batch, seq, VOCAB))
+
+
 class Linear(nn.Cell):
     """x weight^T, in the type of the weight."""
 
@@ -263,8 +287,8 @@ def make_config(**changes):
     return TrainConfig(**{**defaults, **changes})
 
 
-def make_step(config=None, **options):
-    model = TinyModel()
+def make_step(config=None, *, has_dropout=False, **options):
+    model = DroppingModel() if has_dropout else TinyModel()
     return TrainStep(model, config or make_config(), parameters=model.named, **options)
 
 

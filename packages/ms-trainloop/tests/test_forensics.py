@@ -132,6 +132,25 @@ def test_an_overflow_of_the_scaled_gradient_is_replayed_with_its_scale(lab, tmp_
     assert again.result.loss_scale == 2.0**24
 
 
+def test_a_step_with_dropout_is_replayed_with_its_masks(lab, tmp_path):
+    model = lab.DroppingModel()
+    step = TrainStep(model, lab.make_config(), parameters=model.named)
+
+    def spoil(number, result):
+        if number == 4:
+            lab.ops.assign(model.head, lab.Tensor(np.full((lab.VOCAB, lab.HIDDEN), 3e38, np.float32)))
+
+    train(step, lab.batches_of(lab.make_rows(), 4), run_dir=tmp_path, progress=None, on_step=spoil, stop_after=6)
+    fresh = lab.DroppingModel()
+    again = replay(
+        tmp_path / "forensics" / "step-00000005", TrainStep(fresh, lab.make_config(), parameters=fresh.named)
+    )
+
+    assert again.differences == []
+    assert int(fresh.counter.asnumpy()) == 10
+    assert int(model.counter.asnumpy()) == 12, "the diagnosis must not move the run's own counter"
+
+
 def test_the_record_can_be_turned_off(lab, tmp_path):
     run(lab, tmp_path, "exp", forensics=False)
 

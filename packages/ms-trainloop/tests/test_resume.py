@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from ms_trainloop.errors import ResumeError
+from ms_trainloop.evaluation import Evaluator
 from ms_trainloop.loop import train
 
 TIMINGS = ("tokens_per_second", "data_wait")
@@ -51,6 +52,42 @@ def test_resuming_at_any_step_gives_the_uninterrupted_run_to_the_bit(lab, uninte
 def without_save_every(values):
     train_values = {k: v for k, v in values["trainloop"]["train"].items() if k != "save_every"}
     return {**values, "trainloop": {**values["trainloop"], "train": train_values}}
+
+
+def test_dropout_resumes_to_the_bit_twice_and_is_off_in_evaluation(lab, tmp_path):
+    config, results = lab.make_config(save_every=1, evaluate_every=5), {}
+
+    def go(states, at, step, results):
+        evaluator, checkpointer = Evaluator(step.model), lab.MemoryCheckpointer(states, at)
+        batches = lab.batches_of(lab.make_rows(), 4)
+        return train(
+            step,
+            batches,
+            run_dir=tmp_path,
+            checkpointer=checkpointer,
+            progress=None,
+            on_step=results.__setitem__,
+            evaluate=lambda: evaluator([next(batches(0))]),
+        ), checkpointer
+
+    whole = lab.make_step(config, has_dropout=True)
+    _, first = go({}, None, whole, results)
+    second_results, third_results = {}, {}
+    _, second = go(first.states, 3, lab.make_step(config, has_dropout=True), second_results)
+    last = lab.make_step(config, has_dropout=True)
+    _, third = go(second.states, 7, last, third_results)
+
+    assert {**second_results, **third_results} == {n: result for n, result in results.items() if n > 3}
+    for name, tensor in first.states[12][0].items():
+        assert third.states[12][0][name].tobytes() == tensor.tobytes(), name
+    assert int(first.states[12][0]["model.counter.forward"]) == 24
+    without, _ = go_on(lab, {}, None, tmp_path / "plain", config=config)
+    assert not np.array_equal(lab.weights_of(without)["norm.weight"], lab.weights_of(last)["norm.weight"])
+    tensors, values = first.states[7]
+    forgotten = {7: ({**tensors, "model.counter.forward": np.array(0, np.int32)}, values)}
+    wrong = {}
+    go(forgotten, 7, last, wrong)
+    assert wrong[8] != results[8]
 
 
 @pytest.mark.parametrize("spoiled", ["optimizer.exp_avg.mlp.up.bias", "model.norm.weight"])

@@ -1,6 +1,6 @@
 """Where numbers stop being finite: the first cell and source line forward, the first cell backward, gradient norms.
 
-Runs in PyNative mode, operator by operator, on one micro-batch; nothing is changed. Graph mode is set again after it.
+Runs in PyNative mode, operator by operator, on one micro-batch; the mode is set back after it.
 """
 
 import linecache
@@ -15,6 +15,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_trainloop.loss import SummedCrossEntropy
+from ms_trainloop.model_state import ModelState
 
 _FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bfloat16)
 
@@ -35,13 +36,13 @@ class SeededLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type inform
 
 
 def diagnose(
-    model: nn.Cell, parameters: Mapping[str, Parameter], batch: Mapping[str, np.ndarray[Any, Any]], *, seed: float
+    model: nn.Cell, state: ModelState, batch: Mapping[str, np.ndarray[Any, Any]], *, seed: float
 ) -> dict[str, Any]:
     """Returns what is not finite in one micro-batch, as JSON values.
 
     Args:
         model: The model, as trained.
-        parameters: Its trained parameters by name.
+        state: Its parameters; the counters go on by one forward pass, as in the step.
         batch: One micro-batch of contract `batch`, int32 [batch, seq].
         seed: What the backward pass starts from: loss scale / (rows * tokens of a row of the whole step).
 
@@ -55,8 +56,11 @@ def diagnose(
     inputs.append(Tensor(np.ascontiguousarray(batch["segment_ids"])))
     loss = SeededLoss(model)
     seed_tensor = Tensor(np.float32(seed))
+    parameters = state.model_parameters
+    counters = state.read_counters()
     with _pynative():
         forward, (_, loss_sum, labels) = _trace(loss, (*inputs, seed_tensor))
+        state.write_counters(counters)
         backward, gradients = _differentiate(loss, model, parameters, (*inputs, seed_tensor))
         norms = {name: _norm(gradient) for name, gradient in zip(parameters, gradients, strict=True)}
         return {

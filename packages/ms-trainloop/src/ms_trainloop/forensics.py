@@ -52,7 +52,7 @@ def write_record(
         samples: First and last global sample number of the batch.
         is_state_written: Whether the tensors are written too.
     """
-    tensors, values = state
+    tensors, values = {**state[0], **{f"model.{name}": value for name, value in step.counters_before.items()}}, state[1]
     arrays = {key: np.ascontiguousarray(batch[key]) for key in _KEYS}
     report = {
         "format": FORMAT,
@@ -84,11 +84,19 @@ def diagnose_batch(
     step: TrainStep, batch: Mapping[str, np.ndarray[Any, Any]], loss_scale: float
 ) -> dict[str, Any] | None:
     """Returns the diagnosis of the first micro-batch of a rank's batch that is not finite, or None if all are."""
+    after = step.state.read_counters()
+    step.state.write_counters(step.counters_before)
+    try:
+        return _diagnose_parts(step, batch, loss_scale / batch["labels"].size)
+    finally:
+        step.state.write_counters(after)
+
+
+def _diagnose_parts(step: TrainStep, batch: Mapping[str, np.ndarray[Any, Any]], seed: float) -> dict[str, Any] | None:
     rows = step.config.micro_batch_size
-    seed = loss_scale / batch["labels"].size
     for number in range(step.accumulation):
         part = {key: batch[key][number * rows : (number + 1) * rows] for key in _KEYS}
-        found = diagnose(step.model, step.state.model_parameters, part, seed=seed)
+        found = diagnose(step.model, step.state, part, seed=seed)
         if found["weights"] or found["forward"] or None in found["gradient_norms"].values():
             found["micro_batch"] = number
             ids = batch.get("sample_ids")

@@ -7,7 +7,17 @@ import mindspore
 
 from ms_trainloop.step import TrainStep
 
-_BYTES = {"Float32": 4, "Float16": 2, "BFloat16": 2, "Int32": 4, "Float64": 8, "Int64": 8}
+_BYTES = {
+    "Float32": 4,
+    "Float16": 2,
+    "BFloat16": 2,
+    "Int32": 4,
+    "UInt32": 4,
+    "Float64": 8,
+    "Int64": 8,
+    "UInt64": 8,
+    "Bool": 1,
+}
 
 
 def estimate_memory(step: TrainStep, *, seq_length: int, vocab_size: int | None) -> dict[str, int]:

@@ -15,6 +15,7 @@ from ms_trainloop.precision import apply_precision
 
 UNSAVED = ("cache.", "constant.")
 """Names of parameters that are no state of the model (contract `model`): neither trained nor saved."""
+_INTEGERS = (mindspore.int32, mindspore.int64, mindspore.uint32, mindspore.uint64)
 
 
 class ModelState:
@@ -25,6 +26,8 @@ class ModelState:
         trained: What the optimizer updates: those, or their float32 masters.
         saved: What is saved: every parameter, as its master where it has one.
         copies: The model's half-precision parameters that follow a master.
+        counters: Integer parameters that are saved but not trained, such as a dropout's count of calls: the only ones
+            that a forward pass may change.
     """
 
     def __init__(self, model: nn.Cell, config: TrainConfig, parameters: Mapping[str, Parameter] | None) -> None:
@@ -47,6 +50,7 @@ class ModelState:
         self.trained = {name: masters.get(name, each) for name, each in self.model_parameters.items()}
         self.saved = {n: masters.get(n, p) for n, p in parameters.items() if not n.startswith(UNSAVED)}
         self.copies = {name: parameters[name] for name in masters}
+        self.counters = {n: p for n, p in self.saved.items() if not p.requires_grad and p.dtype in _INTEGERS}
 
     def refresh_copies(self) -> None:
         """Gives the half-precision copies the values of their masters, which were written."""
@@ -65,6 +69,15 @@ class ModelState:
                 f"{', '.join(stale)}: the model's half-precision weights differ from their float32 masters; load"
                 " weights before making the TrainStep"
             )
+
+    def read_counters(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns copies of the counters' values."""
+        return {name: np.array(counter.asnumpy()) for name, counter in self.counters.items()}
+
+    def write_counters(self, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Gives the counters values that were read."""
+        for name, value in values.items():
+            write(self.counters[name], value)
 
     @contextmanager
     def replaced(self, values: Mapping[str, Parameter]) -> Iterator[None]:

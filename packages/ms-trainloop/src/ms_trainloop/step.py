@@ -53,7 +53,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
 
     `run` is the same with a batch of contract `batch` in and a StepResult out. The numbers are StepResult's fields.
     Gradients are those of the token-weighted mean loss of the global batch, whatever the micro-batches and ranks.
-    Making a TrainStep sets MindSpore's global mode to `config.mode`.
+    Making a TrainStep sets MindSpore's global mode to `config.mode`, and the model to training mode.
     """
 
     def __init__(
@@ -112,6 +112,9 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.add = ops.Add()
         self.first = Tensor(np.int32(1))
         self.storage: dict[str, int] = {}
+        self.counters_before: dict[str, np.ndarray[Any, Any]] = {}
+        """The model's own counters before the last step, for a record of it."""
+        self.set_train(True)  # a Cell is in evaluation mode until told otherwise, and its dropout off
 
     def construct(
         self,
@@ -209,6 +212,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             TrainLoopError: A weight was replaced by `set_data` after the first step (checked on CPU, graph mode).
         """
         self._require_same_storage()
+        self.counters_before = self.state.read_counters()
         tensors = []
         for key in ("input_ids", "labels", "position_ids", "segment_ids"):
             rows = np.ascontiguousarray(batch[key])
