@@ -61,10 +61,16 @@ class TrainingRun:
         )
         self._decoder: Any = None
 
-    def train(self, *, kill_after: int | None = None) -> ms_trainloop.TrainResult:
-        """Trains to the end, going on from the newest valid checkpoint; `kill_after` ends this process by SIGKILL."""
+    def train(
+        self, *, kill_after: int | None = None, stop_after: int | None = None, store: Any = None
+    ) -> ms_trainloop.TrainResult:
+        """Trains to the end, going on from the newest valid checkpoint.
+
+        `kill_after` ends this process by SIGKILL after that step, `stop_after` saves and returns; `store` takes the
+        checkpoints in place of the run's own.
+        """
         run = self.config.run
-        store = CheckpointStore(run.checkpoints_path, self.config.read("checkpoint"))
+        store = store or CheckpointStore(run.checkpoints_path, self.config.read("checkpoint"))
 
         def on_step(step: int, _: Any) -> None:
             if step == kill_after:
@@ -84,6 +90,7 @@ class TrainingRun:
             tokenizer_fingerprint=self.model_config.tokenizer_fingerprint,
             config={**self.config.sections, "model": asdict(self.model_config)},
             rank=self.rank.rank,
+            stop_after=stop_after,
         )
 
     def _open(self, *, samples: int, fingerprint: str | None) -> ms_dataprep.Loader:
