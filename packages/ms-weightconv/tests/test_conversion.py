@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -230,7 +231,14 @@ def test_a_folder_that_is_no_model_is_never_replaced(folders):
 
 def test_a_failed_write_leaves_nothing_behind(folders, monkeypatch):
     source = folders.huggingface("llama")
-    monkeypatch.setattr("ms_weightconv.transfer.os.pread", lambda descriptor, count, at: bytes(count))
+    original = os.preadv
+
+    def read_other_bytes(descriptor, buffers, offset):
+        count = original(descriptor, buffers, offset)
+        buffers[0][0] ^= 1
+        return count
+
+    monkeypatch.setattr("ms_weightconv.transfer.os.preadv", read_other_bytes)
 
     with pytest.raises(TargetError, match="came back with other bytes"):
         convert(source, folders.root / "ours", to="mindspore", progress=False)

@@ -115,7 +115,7 @@ def test_written_files_are_aligned_and_come_back(tmp_path, folders):
 def test_a_transposed_view_is_written_in_blocks_equal_to_its_copy():
     words = np.arange(3000 * 1500, dtype="<u4").reshape(3000, 1500)
 
-    parts = list(blocks(words.T))
+    parts = [bytes(block) for block in blocks(words.T)]
 
     assert len(parts) > 1
     assert b"".join(parts) == words.T.tobytes()
@@ -126,3 +126,11 @@ def test_a_tensor_that_is_not_what_it_announced_is_refused(tmp_path):
 
     with pytest.raises(TargetError, match="a: expected F32"):
         list(write_tensor_file(tmp_path / "model.safetensors", tensors, {}))
+
+
+@pytest.mark.parametrize("shape", [(700, 300), (300, 70), (5, 600, 130), (1, 1), (3, 0)])
+def test_transposed_views_give_their_bytes_in_order_whatever_the_tile(monkeypatch, shape):
+    monkeypatch.setattr("ms_weightconv.tensor.BLOCK_BYTES", 100_000)
+    array = np.random.default_rng(0).integers(0, 2**32, shape, dtype="<u4").swapaxes(-1, -2)
+
+    assert b"".join(bytes(block) for block in blocks(array)) == np.ascontiguousarray(array).tobytes()

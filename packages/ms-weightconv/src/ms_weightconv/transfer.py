@@ -10,19 +10,23 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from ms_weightconv.errors import TargetError
 from ms_weightconv.progress import Progress
-from ms_weightconv.tensor import BLOCK_BYTES, Tensor, blocks, check_words
+from ms_weightconv.tensor import Tensor, blocks, check_words
 from ms_weightconv.tensorfile import lay_out
 from ms_weightconv.words import CastLoss
 
 LOGGER = logging.getLogger(__name__)
+_VERIFY_BYTES = 1 << 20  # of one read; stays in the cache of a core
+_FLUSH_BYTES = 1 << 27
 JOURNAL_FILE = "journal.jsonl"
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _LEAST_BUDGET = 24 << 20  # bytes of tensors under way at a time, if none is larger
@@ -79,17 +83,17 @@ def transfer(
         total = sum(job.tensor.num_bytes for job in jobs)
         if finished:
             LOGGER.info("resumed: %d of %d tensors were written already", len(finished), len(jobs))
-        with Progress("convert", total, is_shown) as progress:
-            written = _in_threads(
-                workers,
-                [job for job in jobs if job.name not in finished],
-                lambda job: _write(descriptors[job.file], job, journal, progress),
-            )
-        for descriptor in descriptors.values():
-            os.fsync(descriptor)
-        checksums = finished | written
-        with Progress("verify", total, is_shown) as progress:
-            _in_threads(workers, jobs, lambda job: _verify(folder, descriptors, job, checksums, progress))
+        with _Flusher(descriptors.values()) as flusher:
+            with Progress("convert", total, is_shown) as progress:
+                written = _in_threads(
+                    workers,
+                    [job for job in jobs if job.name not in finished],
+                    lambda job: _write(descriptors[job.file], job, journal, progress, flusher),
+                )
+            flusher.finish()  # goes on while what was written is read back
+            checksums = finished | written
+            with Progress("verify", total, is_shown) as progress:
+                _in_threads(workers, jobs, lambda job: _verify(folder, descriptors, job, checksums, progress))
     finally:
         journal.close()
         for descriptor in descriptors.values():
@@ -117,7 +121,7 @@ def _reserve(path: Path, header: bytes, size: int) -> int:
     return descriptor
 
 
-def _write(descriptor: int, job: _Job, journal: "_Journal", progress: Progress) -> int:
+def _write(descriptor: int, job: _Job, journal: "_Journal", progress: Progress, flusher: "_Flusher") -> int:
     words = job.tensor.read()
     check_words(job.name, words, job.tensor)
     crc, at = 0, job.offset
@@ -125,6 +129,7 @@ def _write(descriptor: int, job: _Job, journal: "_Journal", progress: Progress) 
         _write_all(descriptor, block, at)
         crc, at = zlib.crc32(block, crc), at + len(block)
     journal.add(job, crc)
+    flusher.add(job.tensor.num_bytes)
     progress.add(job.tensor.num_bytes)
     return crc
 
@@ -140,11 +145,12 @@ def _verify(
     folder: Path, descriptors: Mapping[str, int], job: _Job, checksums: Mapping[str, int], progress: Progress
 ) -> int:
     crc, at, end = 0, job.offset, job.offset + job.tensor.num_bytes
+    buffer = memoryview(bytearray(min(_VERIFY_BYTES, job.tensor.num_bytes)))
     while at < end:
-        block = os.pread(descriptors[job.file], min(BLOCK_BYTES, end - at), at)
-        if not block:
+        count = os.preadv(descriptors[job.file], [buffer[: min(len(buffer), end - at)]], at)
+        if not count:
             break
-        crc, at = zlib.crc32(block, crc), at + len(block)
+        crc, at = zlib.crc32(buffer[:count], crc), at + count
     if at < end or crc != checksums[job.name]:
         raise TargetError(
             f"{folder / job.file}: {job.name} came back with other bytes than were written; is the disk sound?"
@@ -192,6 +198,54 @@ class _Budget:
             with self._changed:
                 self._left += num_bytes
                 self._changed.notify_all()
+
+
+class _Flusher:
+    """Sends what was written to the disk while more is written and read back; the last word is a whole fsync.
+
+    A copy of 1 GB that flushes at its end waits as long for the disk as it took to write.
+    """
+
+    def __init__(self, descriptors: Iterable[int]) -> None:
+        self._descriptors = list(descriptors)
+        self._waiting, self._is_last = 0, False
+        self._changed = threading.Condition()
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="flusher")
+
+    def add(self, num_bytes: int) -> None:
+        with self._changed:
+            self._waiting += num_bytes
+            self._changed.notify()
+
+    def finish(self) -> None:
+        with self._changed:
+            self._is_last = True
+            self._changed.notify()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        is_last = False
+        try:
+            while not is_last:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_last or self._waiting >= _FLUSH_BYTES)
+                    self._waiting, is_last = 0, self._is_last
+                for descriptor in self._descriptors:
+                    (os.fsync if is_last else os.fdatasync)(descriptor)
+        except OSError as error:
+            self._error = error
 
 
 class _Journal:
