@@ -119,6 +119,7 @@ class Folders:
     configs = CONFIGS
     write = staticmethod(write_tensors)
     shapes_of = staticmethod(shapes_of)
+    expected = staticmethod(expected_tensors)
 
     def __init__(self, root: Path) -> None:
         self.root = root

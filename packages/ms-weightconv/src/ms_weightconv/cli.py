@@ -158,6 +158,24 @@ def prove(
         click.echo("\n".join([*report.lines(), f"proven: {report.num_tensors} tensors equal word for word"]))
 
 
+@main.command()
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option("--to", type=click.Choice(["huggingface", "mindspore"]), required=True, help="Names to write.")
+@click.option("--base", type=_PATH, required=True, help="Folder of the base model; only its config.json is read.")
+@click.option("--family", help="Family of a base model whose model_type is unknown.")
+@click.option("--table", type=_PATH, help="A table of your own, in place of a family.")
+@click.option("--overwrite", is_flag=True, help="Replace a folder at TARGET.")
+def adapter(
+    source: Path, target: Path, to: str, base: Path, family: str | None, table: Path | None, overwrite: bool
+) -> None:
+    """Convert a LoRA adapter in PEFT's files between transformers' names and those of contract model."""
+    from ms_weightconv.adapter import convert_adapter
+
+    values = convert_adapter(source, target, to=to, base=base, family=_family(family, table), overwrite=overwrite)
+    click.echo(f"{target}: {len(values['target_modules'])} target modules, rank {values['r']}")
+
+
 @main.command("list")
 @click.argument("family", required=False)
 def list_families(family: str | None) -> None:

@@ -214,7 +214,8 @@ def _check_target(target: Path, source: Path, is_overwritten: bool) -> None:
         return
     if not is_overwritten:
         raise TargetError(f"{target}: in use; choose another, or replace it (--overwrite)")
-    if not (target / "config.json").exists() and not is_checkpoint(target):
+    is_model = any((target / name).exists() for name in ("config.json", "adapter_config.json"))
+    if not is_model and not is_checkpoint(target):
         raise TargetError(f"{target}: in use and not a model's folder (no config.json); it is not replaced")
 
 
