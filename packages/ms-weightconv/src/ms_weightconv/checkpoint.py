@@ -95,7 +95,7 @@ def _open(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], int]:
         return (
             _open_index(folder, index),
             state["values"],
-            sum(not name.startswith("model.") for name in index["tensors"]),
+            sum(not _is_weight(name) for name in index["tensors"]),
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise SourceError(f"{folder / 'index.json'}: not as contract checkpoint has it ({error!r:.100})") from error
@@ -137,9 +137,14 @@ def _open_index(folder: Path, index: dict[str, Any]) -> dict[str, Tensor]:
         files[name] = read_tensor_file(path)
     tensors = {}
     for name, entry in index["tensors"].items():
-        if name.startswith("model."):
+        if _is_weight(name):
             tensors[name.removeprefix("model.")] = _join(folder, name, entry, files)
     return tensors
+
+
+def _is_weight(name: str) -> bool:
+    """Whether a tensor is the model's and no counter, which belongs to the training state (contract `model`)."""
+    return name.startswith("model.") and not name.startswith("model.counter.")
 
 
 def _join(folder: Path, name: str, entry: dict[str, Any], files: dict[str, dict[str, Tensor]]) -> Tensor:

@@ -12,9 +12,11 @@ from ms_weightconv.contract import FORMAT, Config, read_config
 from ms_weightconv.errors import SourceError
 from ms_weightconv.families import FAMILIES, find_family
 from ms_weightconv.family import Family
+from ms_weightconv.gguffile import read_gguf_file
+from ms_weightconv.ggufnames import config_of, find_table
 from ms_weightconv.mapping import Mapped, from_huggingface
 from ms_weightconv.mindformers import find_naming
-from ms_weightconv.shards import Weights, describe_other_kind, read_json, read_weights, read_weights_file
+from ms_weightconv.shards import Weights, check_inside, describe_other_kind, read_json, read_weights, read_weights_file
 from ms_weightconv.sidecar import Sidecar, read_sidecar
 from ms_weightconv.tensor import Tensor
 
@@ -29,7 +31,7 @@ class Source:
     path: Path
     """The folder that was given."""
     layout: str
-    """`huggingface`, `mindspore` (names of contract `model`), `mindformers` or `checkpoint`."""
+    """`huggingface`, `mindspore` (names of contract `model`), `mindformers`, `gguf` or `checkpoint`."""
     family: Family | None
     """The family of a Hugging Face folder; of others, the one that `model_type` names, if it is known."""
     config: Config
@@ -85,6 +87,9 @@ def open_source(
         raise SourceError(f"{path}: no such folder")
     if is_checkpoint(path):
         return _open_checkpoint(path, config)
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1 and not any(path.glob("*.safetensors")) and not any(path.glob("pytorch_model*")):
+        return _open_gguf(ggufs[0], family, config)
     if not (path / "config.json").exists():
         reasons = [found for file in sorted(path.iterdir()) if (found := describe_other_kind(file))]
         raise SourceError("; ".join([f"{path}: no config.json", *reasons[:1]]))
@@ -110,6 +115,8 @@ def _as_mindformers(opened: Source, folder: Path, asked: str | None) -> Source:
 
 def _open_file(path: Path, asked: _Asked, given: Path | Mapping[str, Any] | None, naming: str | None) -> Source:
     """One file of weights, with the config that was given or the one beside it."""
+    if path.suffix == ".gguf":
+        return _open_gguf(path, asked, given)
     if not isinstance(given, Mapping):
         file = path.parent / "config.json" if given is None else given / "config.json" if given.is_dir() else given
         if not file.exists():
@@ -119,6 +126,37 @@ def _open_file(path: Path, asked: _Asked, given: Path | Mapping[str, Any] | None
         values, folder = dict(given), path.parent
     opened = _open_folder(path, folder, values, asked, read_weights_file(path))
     return _as_mindformers(opened, folder, naming)
+
+
+def _open_gguf(path: Path, asked: _Asked, given: Path | Mapping[str, Any] | None) -> Source:
+    """A GGUF file, with the config that was given, else the one beside it, else what its own metadata say."""
+    check_inside(path)
+    content = read_gguf_file(path)
+    table = find_table(content, path)
+    file = path.parent / "config.json" if given is None else given
+    if isinstance(file, Path):
+        file = file / "config.json" if file.is_dir() else file
+    if given is None and isinstance(file, Path) and not file.exists():
+        opened = None
+    else:
+        values = dict(file) if isinstance(file, Mapping) else read_json(file)
+        folder = file.parent if isinstance(file, Path) else path.parent
+        opened = _open_folder(path, folder, values, asked, Weights(tensors={}, kind="gguf"))
+    our_config = config_of(content, path) if opened is None else opened.config
+    kinds = ", ".join(f"{count} of {kind}" for kind, count in content.quantized.items())
+    notes = (f"dequantized to float32: {kinds}",) if kinds else ()
+    return Source(
+        path=path,
+        layout="gguf",
+        family=FAMILIES.get(our_config["model_type"]),
+        config=our_config,
+        tensors=content.tensors,
+        sidecar=opened.sidecar if opened else None,
+        table=table,
+        carried=opened.carried if opened else (),
+        unknown=opened.unknown if opened else (),
+        notes=(*notes, "a GGUF file's tokenizer is not carried over (--tokenizer)"),
+    )
 
 
 def _open_huggingface(path: Path, folder: Path, values: dict[str, Any], asked: _Asked, weights: Weights) -> Source:
