@@ -23,9 +23,10 @@ GOLDEN = {
     "checkpoint/golden/v1/step-00000003/state.json": "checkpoint/state.schema.json",
     "dataset/golden/bytes/dataset.json": "dataset/dataset.schema.json",
     "dataset/golden/int32/dataset.json": "dataset/dataset.schema.json",
-    "model/golden/gpt2/config.json": "model/config.schema.json",
-    "model/golden/llama/config.json": "model/config.schema.json",
-    "model/golden/qwen3/config.json": "model/config.schema.json",
+    **{
+        f"model/golden/{p.parent.name}/config.json": "model/config.schema.json"
+        for p in CONTRACTS.glob("model/golden/*/config.json")
+    },
     **{f"plan/golden/{p.name}": "plan/plan.schema.json" for p in CONTRACTS.glob("plan/golden/plan-*.json")},
 }
 

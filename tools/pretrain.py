@@ -13,9 +13,10 @@ from tool_command import ToolCommand, config_options
 @click.command(cls=ToolCommand, help=__doc__)
 @config_options
 @click.option("--workers", default=1, show_default=True, help="Processes on this machine, data-parallel.")
+@click.option("--preflight", is_flag=True, help="The whole preflight first: first loss, gradients, ten undone steps.")
 @click.option("--kill-after", type=int, help="End this process by SIGKILL after this step, as a crash would.")
-def main(config_path: Path, changes: tuple[str, ...], workers: int, kill_after: int | None) -> None:
-    config = load_run_config(config_path, changes)
+def main(config_path: Path, changes: tuple[str, ...], workers: int, preflight: bool, kill_after: int | None) -> None:
+    config = load_run_config(config_path, (*changes, "train.preflight=full") if preflight else changes)
     run = config.run
     rank = ms_parallel.current_rank()
     if rank.world_size == 1:

@@ -9,6 +9,9 @@ from functools import partial
 from importlib import import_module
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ms_dataprep.config import DataConfig
 from ms_dataprep.errors import ConfigError, DataprepError
 from ms_dataprep.personal_data import mask_personal_data
@@ -21,11 +24,19 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u180e\u200b\u
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
-# The same characters as bytes of UTF-8: looking for those first is ten times as fast, and most texts have none.
-_CONTROL_BYTES = bytes([*range(0x09), *range(0x0E, 0x20), 0x7F])
-_CONTROL_SEQUENCES = (b"\xc2", b"\xe1\xa0\x8e", b"\xe2\x80\x8b", b"\xe2\x81\xa0", b"\xef\xbb\xbf")
-_LINE_END_SEQUENCES = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
-_RARE_SPACES = b"\x0b\x0c\r\x1c\x1d\x1e\x1f"  # the earlier steps leave none
+# Most texts hold none of these, and a table says so ten times as fast as a search (from some length on).
+_IS_CONTROL, _IS_LINE_END, _IS_SPACE = 1, 2, 4
+_LONG = 1000
+_KINDS = np.zeros(1 << 16, dtype=np.uint8)
+for _code in range(1 << 16):
+    _KINDS[_code] = (
+        (_IS_CONTROL if _CONTROL.match(chr(_code)) else 0)
+        | (_IS_LINE_END if _LINE_ENDS.match(chr(_code)) else 0)
+        | (_IS_SPACE if chr(_code).isspace() else 0)
+    )
+_ASCII_OF_KIND = {
+    kind: bytes(code for code in range(128) if _KINDS[code] & kind) for kind in (_IS_CONTROL, _IS_LINE_END)
+}
 
 # Only what HTML knows is a tag: `List<int>` and `<module>` are text.
 _HIDDEN_HTML = re.compile(r"<!--|<(script|style)\b", re.IGNORECASE)
@@ -58,12 +69,12 @@ def replace_surrogates(text: str) -> str:
 
 def unify_line_ends(text: str) -> str:
     """CRLF, CR, form feed, vertical tab, NEL and the Unicode separators become LF."""
-    return _LINE_ENDS.sub("\n", text) if _holds(text, b"\r\x0b\x0c", _LINE_END_SEQUENCES) else text
+    return _LINE_ENDS.sub("\n", text) if _may_hold(text, _IS_LINE_END) else text
 
 
 def remove_control_characters(text: str) -> str:
     """Removes NUL and other control characters, soft hyphens, zero-width spaces and byte order marks."""
-    return _CONTROL.sub("", text) if _holds(text, _CONTROL_BYTES, _CONTROL_SEQUENCES) else text
+    return _CONTROL.sub("", text) if _may_hold(text, _IS_CONTROL) else text
 
 
 def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
@@ -99,17 +110,32 @@ def fold_full_width(text: str) -> str:
 
 def trim(text: str) -> str:
     """Removes white space at the ends of lines, and blank lines at both ends of the document."""
-    if not text.isascii() or " \n" in text or "\t\n" in text or _holds(text, _RARE_SPACES, ()):
+    if len(text) < _LONG or _has_trailing_space(text):
         text = "\n".join([line.rstrip() for line in text.split("\n")])
     return text.rstrip().strip("\n")
 
 
-def _holds(text: str, single: bytes, sequences: tuple[bytes, ...]) -> bool:
-    """Whether a text's UTF-8 has one of some ASCII bytes or, beyond ASCII, one of some sequences."""
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data.translate(None, single)) != len(data):
-        return True
-    return not text.isascii() and any(sequence in data for sequence in sequences)
+def _kinds(text: str) -> NDArray[np.uint8]:
+    """The kinds of a text's UTF-16 units; all characters with a kind are one unit."""
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
+    kinds: NDArray[np.uint8] = _KINDS[units]
+    return kinds
+
+
+def _may_hold(text: str, kind: int) -> bool:
+    if text.isascii():
+        data = text.encode("ascii")
+        return len(data.translate(None, _ASCII_OF_KIND[kind])) < len(data)
+    return len(text) < _LONG or bool(np.bitwise_or.reduce(_kinds(text)) & kind)
+
+
+def _has_trailing_space(text: str) -> bool:
+    if text.isascii():
+        return " \n" in text or "\t\n" in text or any(f"{space}\n" in text for space in "\x0b\x0c\r\x1c\x1d\x1e\x1f")
+    kinds = _kinds(text)
+    line_feed = ord("\n")
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
+    return bool((((kinds[:-1] & _IS_SPACE) != 0) & (units[1:] == line_feed) & (units[:-1] != line_feed)).any())
 
 
 STANDARD: Steps = (
