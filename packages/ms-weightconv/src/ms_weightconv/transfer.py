@@ -26,7 +26,7 @@ from ms_weightconv.words import CastLoss
 
 LOGGER = logging.getLogger(__name__)
 _VERIFY_BYTES = 1 << 20  # of one read; stays in the cache of a core
-_FLUSH_BYTES = 1 << 27
+_FLUSH_BYTES = 1 << 29  # smaller ones made writing wait for the disk, none left all waiting to the end
 JOURNAL_FILE = "journal.jsonl"
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _LEAST_BUDGET = 24 << 20  # bytes of tensors under way at a time, if none is larger
