@@ -70,30 +70,18 @@ def test_evaluation_of_the_checkpoint_gives_what_training_logged(tiny_run, run_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["model.residual_dropout=0.1", "model.attention_dropout=0.1"],
-        ["model.num_experts=4", "model.num_experts_per_tok=2", "model.moe_intermediate_size=24",
-         "model.router_aux_loss_coef=0.01"],
-    ],
-    ids=["dropout", "experts"],
-)  # fmt: skip
-def test_dropout_and_experts_go_the_whole_way(tiny_run, run_tool, tmp_path, changes):
+def test_a_model_with_dropout_goes_the_whole_way(tiny_run, run_tool, tmp_path):
     for part in ("train", "validation"):
         shutil.copytree(tiny_run / part, tmp_path / part)
     options = ["--config", tiny_run / "config.yaml", "--set", f"run.folder={tmp_path}"]
-    for change in changes:
-        options += ["--set", change]
+    options += ["--set", "model.attention_dropout=0.1"]
 
-    killed = run_tool("pretrain.py", *options, "--kill-after", 8)
     steps = [
         run_tool("pretrain.py", *options),
         run_tool("convert_weights.py", *options, "--output", tmp_path / "huggingface", "--prove"),
         run_tool("export_model.py", *options, "--output", tmp_path / "bundle"),
     ]
 
-    assert killed.returncode == -9
     assert [step.returncode for step in steps] == [0, 0, 0], "\n".join(step.stderr[-2000:] for step in steps)
     losses = _losses(tmp_path)
     assert losses[12] < losses[1] - 0.3

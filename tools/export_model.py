@@ -26,14 +26,13 @@ def main(config_path: Path, changes: tuple[str, ...], output: Path | None, step:
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     trained = load_trained_model(config, step)
     tokenizer = ms_dataprep.load_tokenizer(config.run.train_path / "tokenizer.json")
-    weights = ms_gptmodel.named_parameters(trained.model)
     decoder = ms_gptmodel.CachedDecoder(trained.model, slots=export.slots, max_length=export.max_length)
     folder = ms_export.build(
         output or config.run.path / "bundle",
         model=ms_export.CachedModel(
             prefill=decoder.prefill_cell(),
             decode=decoder.decode_cell,
-            weights={name: p for name, p in weights.items() if not name.startswith("counter.")},
+            weights=ms_gptmodel.named_parameters(trained.model),
             cache=decoder.cache_parameters,
             slots=export.slots,
             max_length=export.max_length,

@@ -1,6 +1,6 @@
 """The model of a run as its newest valid checkpoint holds it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,14 @@ def load_trained_model(config: RunConfig, step: int | None = None) -> TrainedMod
     if checkpoint is None:
         raise RunConfigError(f"{folder}: no valid checkpoint; train first with tools/pretrain.py")
     model_config = ms_gptmodel.ModelConfig.from_mapping(checkpoint.values["config"]["model"])
-    model = ms_gptmodel.LanguageModel(model_config)
-    weights = {name.removeprefix("model."): t for name, t in checkpoint.tensors.items() if name.startswith("model.")}
+    # Without dropout there is no counter either: it belongs to the training state (contract `model`).
+    without_dropout = replace(model_config, embedding_dropout=0.0, residual_dropout=0.0, attention_dropout=0.0)
+    model = ms_gptmodel.LanguageModel(without_dropout)
+    weights = {
+        name.removeprefix("model."): tensor
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith("model.") and not name.startswith("model.counter.")
+    }
     restore(ms_gptmodel.named_parameters(model), weights)
     model.set_train(False)
     return TrainedModel(model, model_config, checkpoint.step)
