@@ -28,12 +28,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _IS_CONTROL, _IS_LINE_END, _IS_SPACE = 1, 2, 4
 _LONG = 1000
 _KINDS = np.zeros(1 << 16, dtype=np.uint8)
-for _code in range(1 << 16):
-    _KINDS[_code] = (
-        (_IS_CONTROL if _CONTROL.match(chr(_code)) else 0)
-        | (_IS_LINE_END if _LINE_ENDS.match(chr(_code)) else 0)
-        | (_IS_SPACE if chr(_code).isspace() else 0)
-    )
+for _kind, _pattern in ((_IS_CONTROL, _CONTROL), (_IS_LINE_END, _LINE_ENDS), (_IS_SPACE, re.compile(r"\s"))):
+    for _found in _pattern.finditer("".join(map(chr, range(1 << 16)))):
+        _KINDS[_found.start()] |= _kind
 _ASCII_OF_KIND = {
     kind: bytes(code for code in range(128) if _KINDS[code] & kind) for kind in (_IS_CONTROL, _IS_LINE_END)
 }
@@ -115,27 +112,24 @@ def trim(text: str) -> str:
     return text.rstrip().strip("\n")
 
 
-def _kinds(text: str) -> NDArray[np.uint8]:
-    """The kinds of a text's UTF-16 units; all characters with a kind are one unit."""
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
-    kinds: NDArray[np.uint8] = _KINDS[units]
-    return kinds
+def _units(text: str) -> NDArray[np.uint16]:
+    """A text's UTF-16 units; every character of a kind is one unit."""
+    return np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
 
 
 def _may_hold(text: str, kind: int) -> bool:
     if text.isascii():
         data = text.encode("ascii")
         return len(data.translate(None, _ASCII_OF_KIND[kind])) < len(data)
-    return len(text) < _LONG or bool(np.bitwise_or.reduce(_kinds(text)) & kind)
+    return len(text) < _LONG or bool(np.bitwise_or.reduce(_KINDS[_units(text)]) & kind)
 
 
 def _has_trailing_space(text: str) -> bool:
     if text.isascii():
         return " \n" in text or "\t\n" in text or any(f"{space}\n" in text for space in "\x0b\x0c\r\x1c\x1d\x1e\x1f")
-    kinds = _kinds(text)
-    line_feed = ord("\n")
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
-    return bool((((kinds[:-1] & _IS_SPACE) != 0) & (units[1:] == line_feed) & (units[:-1] != line_feed)).any())
+    units, line_feed = _units(text), ord("\n")
+    is_space = (_KINDS[units[:-1]] & _IS_SPACE) != 0
+    return bool((is_space & (units[1:] == line_feed) & (units[:-1] != line_feed)).any())
 
 
 STANDARD: Steps = (

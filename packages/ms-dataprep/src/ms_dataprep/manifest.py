@@ -80,11 +80,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_file(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_file(path: Path, content: str) -> None:
-    """Publishes a text file by temporary name, fsync and rename."""
+def write_file(path: Path, content: str | bytes) -> None:
+    """Publishes a file, text as UTF-8, by temporary name, fsync and rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(content)
+    with temporary.open("wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

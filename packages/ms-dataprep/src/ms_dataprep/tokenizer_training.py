@@ -53,9 +53,7 @@ def train_tokenizer(
     if isinstance(data, str):
         settings = {"eos_token": config.eod_token, "tokenizer_class": "PreTrainedTokenizerFast"}
         write_file(output.with_name("tokenizer_config.json"), json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
-        write_file(output, data)
-    else:
-        _publish(output, data)
+    write_file(output, data)
     tokenizer = load_tokenizer(output, eod_token=config.eod_token if config.kind == "byte_bpe" else None)
     if (found := tokenizer.vocab_size) < config.vocab_size:
         logger.warning("%s: %d ids, %d were asked for: the text has no more pairs", output, found, config.vocab_size)
@@ -147,12 +145,3 @@ def _train_sentencepiece(texts: _Texts, config: TokenizerConfig) -> bytes:
                 f"SentencePiece cannot train {config.vocab_size} ids on this text: {reason}"
             ) from error
         return prefix.with_suffix(".model").read_bytes()
-
-
-def _publish(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
