@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ms_dataprep.shingles import mix_ngrams
 from ms_dataprep.words import TERMINAL, TextParts
 
 _ENGLISH_STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
@@ -21,7 +22,6 @@ _ELLIPSES = ("...", "…")
 _C4_PHRASES = ("lorem ipsum", "javascript")
 _TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
 _REPEATED_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +150,9 @@ def _hash_words(words: Sequence[str]) -> NDArray[np.uint64]:
     return np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.uint64) + np.uint64(1)
 
 
-def _hash_ngrams(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    count = len(hashes) - size + 1
-    ngrams = np.zeros(max(0, count), dtype=np.uint64)
-    for place in range(size if count > 0 else 0):
-        ngrams = (ngrams ^ (ngrams >> np.uint64(29))) * _MULTIPLIER + hashes[place : place + count]
-    return ngrams
-
-
 def _top_ngram_characters(hashes: NDArray[np.uint64], lengths: NDArray[np.int64], size: int) -> int:
     """Characters of the most frequent n-gram's occurrences (of several, the longest), 0 if none occurs twice."""
-    ngrams = _hash_ngrams(hashes, size)
+    ngrams = mix_ngrams(hashes, size)
     _, firsts, counts = np.unique(ngrams, return_index=True, return_counts=True)
     if not len(counts) or counts.max() < 2:
         return 0
@@ -171,7 +163,7 @@ def _top_ngram_characters(hashes: NDArray[np.uint64], lengths: NDArray[np.int64]
 
 def _repeated_ngram_characters(hashes: NDArray[np.uint64], lengths: NDArray[np.int64], size: int) -> int:
     """Characters of words inside n-grams that stood earlier, each word counted once."""
-    ngrams = _hash_ngrams(hashes, size)
+    ngrams = mix_ngrams(hashes, size)
     _, firsts = np.unique(ngrams, return_index=True)
     if len(firsts) == len(ngrams):
         return 0

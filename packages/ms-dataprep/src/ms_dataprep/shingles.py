@@ -34,13 +34,15 @@ def probability_of_meeting(similarity: float, bands: int, rows: int) -> float:
 
 def hash_ngrams(words: Sequence[str], size: int) -> NDArray[np.uint64]:
     """64-bit hashes of a text's n-grams in order, one a starting word; empty for fewer words than `size`."""
-    if len(words) < size:
-        return np.empty(0, dtype=np.uint64)
     codes = {word: zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in set(words)}
-    hashes = np.array([codes[word] for word in words], dtype=np.uint64)
-    mixed = np.zeros(len(words) - size + 1, dtype=np.uint64)
-    for place in range(size):
-        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9) + hashes[place : place + len(mixed)]
+    return mix_ngrams(np.array([codes[word] for word in words], dtype=np.uint64), size)
+
+
+def mix_ngrams(codes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """64-bit hashes of the n-grams of words that are given by a number each; empty for fewer words than `size`."""
+    mixed = np.zeros(max(0, len(codes) - size + 1), dtype=np.uint64)
+    for place in range(size if len(mixed) else 0):
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9) + codes[place : place + len(mixed)]
     mixed ^= mixed >> np.uint64(32)
     return mixed * np.uint64(0x94D049BB133111EB)
 
