@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_type_hints
 
@@ -43,14 +43,12 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], section: str) -> T:
             near = get_close_matches(key, kinds, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
             raise ConfigError(f"{section}.{key}: unknown key; {hint}")
-        kind = kinds[key]
-        if isinstance(1.0, kind) and isinstance(value, int | str) and not isinstance(value, bool):
+        ready[key], kind = tuple(value) if isinstance(value, list) else value, kinds[key]
+        if isinstance(1.0, kind) and type(value) in (int, str):
             with suppress(ValueError):  # YAML 1.1 reads 3e-4 as text
-                value = float(value)
-        ready[key] = tuple(value) if isinstance(value, list) else value
+                ready[key] = float(value)
         if not isinstance(ready[key], kind) or (isinstance(value, bool) and "bool" not in str(kind)):
             raise ConfigError(f"{section}.{key}: expected {getattr(kind, '__name__', kind)}, found {value!r}")
-    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
-    if missing := [name for name in required if name not in ready]:
+    if missing := [f.name for f in fields(cls) if f.name not in ready and f.default is f.default_factory]:  # type: ignore[arg-type]
         raise ConfigError(f"{section}: missing {', '.join(missing)}")
     return cls(**ready)
