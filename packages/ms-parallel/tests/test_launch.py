@@ -124,8 +124,10 @@ def test_workers_that_never_join_one_job_are_an_error(tmp_path, monkeypatch):
     assert "never joined one job" in shown
 
 
-def test_first_signal_lets_workers_save_and_end(tmp_path):
-    command = [sys.executable, "-c", LAUNCH, str(tmp_path), sys.executable, "-c", SAVE_ON_SIGNAL]
+@pytest.mark.parametrize("poll_seconds", [0.05, 3.0])  # the workers begin between two looks
+def test_first_signal_lets_workers_save_and_end(tmp_path, poll_seconds):
+    launcher = f"import sys, ms_parallel; sys.modules['ms_parallel.launch']._POLL_SECONDS = {poll_seconds}; {LAUNCH}"
+    command = [sys.executable, "-c", launcher, str(tmp_path), sys.executable, "-c", SAVE_ON_SIGNAL]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: all("ready" in read(tmp_path / f"worker_{rank}.log") for rank in (0, 1)))
         process.send_signal(signal.SIGTERM)

@@ -125,12 +125,15 @@ class _Job:
             shown.close()
         return self._report(is_scheduler_left=ended is not None and self._msrun.returncode != 0)
 
-    def _update(self) -> None:
+    def _find_workers(self) -> None:
         if len(self._pids) < self._num_workers:
             for path in self._log_dir.glob("rank-*.pid"):
                 if (text := path.read_text()).endswith("\n"):
                     self._pids.setdefault(int(path.stem.removeprefix("rank-")), int(text))
-        for rank, pid in self._pids.items():
+
+    def _update(self) -> None:
+        self._find_workers()
+        for rank, pid in list(self._pids.items()):  # a signal may add some meanwhile
             if rank not in self._codes and not (found := status(pid)).is_running:
                 self._codes[rank] = found.exit_code
             if self._codes.get(rank, 0) is None:  # msrun was quicker; it says what it found
@@ -151,6 +154,7 @@ class _Job:
 
         def pass_on(number: int, frame: FrameType | None) -> None:
             self._signal = number
+            self._find_workers()  # one that began since the last look must not be killed instead of told
             self._num_signals += 1 if len(self._pids) == self._num_workers else 2  # nothing to save before that
             # msrun kills all workers as soon as one ends with another code than 0: others may still be saving.
             self._msrun.send_signal(signal.SIGSTOP)
