@@ -225,8 +225,9 @@ pass over the data up to and including it."""
             self._expect("allow_changes", name in known, f"names of fields of section train ({', '.join(known)})")
         for name in ("no_decay", "muon_exclude", "frozen", "keep_float32"):
             self._expect(name, all(isinstance(each, str) for each in getattr(self, name)), "patterns such as *bias")
-        kinds = (Mapping, ParameterGroup)
-        self._expect("groups", all(isinstance(group, kinds) for group in self.groups), "a list of keys and values")
+        for i, group in enumerate(self.groups):
+            if not isinstance(group, Mapping | ParameterGroup):
+                raise ConfigError(f"train.groups[{i}]: expected keys and values, found {group!r}")
         groups = tuple(
             group if isinstance(group, ParameterGroup) else from_mapping(ParameterGroup, group, f"train.groups[{i}]")
             for i, group in enumerate(self.groups)
