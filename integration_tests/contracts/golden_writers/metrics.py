@@ -12,7 +12,7 @@ def write(folder: Path) -> None:
     lines = [
         {"format": "ms-trainloop.metrics", "version": 1},
         _train(10, loss=5.5451774444795625, grad_norm=1.25, mfu=None, skipped=0),
-        _train(20, loss=4.3, grad_norm=0.1 + 0.2, mfu=0.375, skipped=0),
+        _train(20, loss=4.3, grad_norm=0.1 + 0.2, mfu=0.375, skipped=0) | {"auxiliary_loss": 0.0103},
         evaluation | {"tokens": 1500, "seconds": 0.75},
         {"kind": "sample", "step": 20, "prompt": "从前", "text": '从前有座山。\n"the end"'},
         _train(30, loss=None, grad_norm=None, mfu=0.375, skipped=1),

@@ -172,6 +172,16 @@ class LinearModel(nn.Cell):
         return ops.gather(self.head, input_ids.reshape((-1,)), 0).reshape((batch, seq, VOCAB))
 
 
+class LoadedModel(LinearModel):
+    """In training it also returns an auxiliary loss: 0.3 times the mean square of the logits of its call."""
+
+    def construct(self, input_ids, position_ids=None, segment_ids=None):
+        logits = super().construct(input_ids, position_ids, segment_ids)
+        if not self.training:
+            return logits
+        return logits, 0.3 * ops.square(logits).mean()
+
+
 class OtherModel(nn.Cell):
     """Has an eval-only part, to see that training flags come back."""
 

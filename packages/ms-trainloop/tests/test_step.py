@@ -105,6 +105,32 @@ def test_a_second_rank_is_summed_by_tokens_not_by_means(lab, joined):
 
 
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_auxiliary_loss_is_added_and_weighs_by_its_labels(lab, mode, ranks):
+    batch = uneven_batch(lab)
+    settings = {"micro_batch_size": 1, "max_grad_norm": 0.0, "mode": mode}
+    config = lab.make_config(global_batch_size=2 * ranks, **settings)
+    model = lab.LoadedModel()
+    weight = model.head.asnumpy().astype(np.float64)
+    reduce = {"all_reduce": lab.Doubling(), "world_size": 2} if ranks == 2 else {}
+    step = TrainStep(model, config, **reduce)
+
+    result = step.run(batch)
+
+    loss, tokens, _, expected = reference_step(weight, batch, np.inf)
+    auxiliary = 0.0
+    for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+        share = (labels >= 0).sum() / tokens
+        auxiliary += share * 0.3 * np.square(weight[ids]).mean()
+        np.add.at(expected, ids, share * 0.6 * weight[ids] / weight[ids].size)
+    (moment,) = step.optimizer.slots["exp_avg"].values()
+    np.testing.assert_allclose(moment.asnumpy() / 0.1, expected, atol=1e-6)
+    assert (result.loss_sum, result.tokens) == (pytest.approx(ranks * loss, rel=2e-6), ranks * tokens)
+    assert result.auxiliary_loss == pytest.approx(auxiliary, rel=2e-6)
+    assert lab.make_step(lab.make_config(**{**settings, "global_batch_size": 2})).run(batch).auxiliary_loss is None
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
 def test_a_nan_skips_the_step_and_leaves_everything_unchanged(lab, mode):
     step = lab.make_step(lab.make_config(mode=mode))
     batches = lab.batches_of(lab.make_rows(), 4)(0)

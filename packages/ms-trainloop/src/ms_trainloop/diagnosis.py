@@ -21,18 +21,29 @@ _FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bf
 
 
 class SeededLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
-    """Gives (loss sum * seed, loss sum, labels): the first is what is differentiated."""
+    """Gives (objective * seed, loss sum, labels, auxiliary sum): the first is what is differentiated.
+
+    If the model returns (logits, auxiliary loss), such as a mixture of experts, the objective is loss sum + auxiliary
+    sum, which is the auxiliary loss times this micro-batch's labels: micro-batches and ranks weigh as their tokens do
+    (contract `model`). If it returns logits, the objective is the loss sum, and the auxiliary sum NaN.
+    """
 
     def __init__(self, model: nn.Cell) -> None:
         """Keeps the model."""
         super().__init__(auto_prefix=False)
         self.model = model
         self.loss = SummedCrossEntropy()
+        self.no_auxiliary = Tensor(np.float32(np.nan))
 
     def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, seed: Any) -> Any:
         """Runs one micro-batch of [batch, seq] int32 tensors."""
-        loss_sum, count = self.loss(self.model(input_ids, position_ids, segment_ids), labels)
-        return loss_sum * seed, loss_sum, count
+        outputs = self.model(input_ids, position_ids, segment_ids)
+        if isinstance(outputs, tuple):
+            loss_sum, count = self.loss(outputs[0], labels)
+            auxiliary_sum = outputs[1] * count
+            return (loss_sum + auxiliary_sum) * seed, loss_sum, count, auxiliary_sum
+        loss_sum, count = self.loss(outputs, labels)
+        return loss_sum * seed, loss_sum, count, self.no_auxiliary
 
 
 def diagnose(
@@ -59,7 +70,7 @@ def diagnose(
     parameters = state.model_parameters
     counters = state.read_counters()
     with _pynative():
-        forward, (_, loss_sum, labels) = _trace(loss, (*inputs, seed_tensor))
+        forward, (_, loss_sum, labels, _) = _trace(loss, (*inputs, seed_tensor))
         state.write_counters(counters)
         backward, gradients = _differentiate(loss, model, parameters, (*inputs, seed_tensor))
         norms = {name: _norm(gradient) for name, gradient in zip(parameters, gradients, strict=True)}

@@ -161,6 +161,8 @@ class Run:
             "mfu": None,
             "skipped_steps": counters.skipped_steps,
         }
+        if result.auxiliary_loss is not None:
+            line["auxiliary_loss"] = result.auxiliary_loss
         line = self._write(line)
         self.loss = line["loss"]
         steps = counters.step - self._start_step

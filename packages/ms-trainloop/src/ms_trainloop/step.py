@@ -41,6 +41,8 @@ class StepResult(NamedTuple):
     """False if the gradient was not finite, the loss above its limit, or there was no label: nothing was changed."""
     stop_votes: int
     """Ranks that asked to stop."""
+    auxiliary_loss: float | None = None
+    """What the model adds to the mean token loss (a router's losses, say); None if it adds nothing finite."""
 
     @property
     def is_spike(self) -> bool:
@@ -49,10 +51,11 @@ class StepResult(NamedTuple):
 
 
 class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
-    """Takes `[micro, batch, seq]` int32 inputs, updates the weights in place and returns seven numbers, float32 [7].
+    """Takes `[micro, batch, seq]` int32 inputs, updates the weights in place and returns eight numbers, float32 [8].
 
     `run` is the same with a batch of contract `batch` in and a StepResult out. The numbers are StepResult's fields.
-    Gradients are those of the token-weighted mean loss of the global batch, whatever the micro-batches and ranks.
+    Gradients are those of the token-weighted mean loss of the global batch, whatever the micro-batches and ranks; an
+    auxiliary loss is the model's own for each micro-batch, weighted by its labels.
     Making a TrainStep sets MindSpore's global mode to `config.mode`, and the model to training mode.
     """
 
@@ -68,7 +71,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         """Prepares the step; nothing is compiled before the first call.
 
         Args:
-            model: Called as `model(input_ids, position_ids, segment_ids)`, returns logits [batch, seq, vocab].
+            model: Called as `model(input_ids, position_ids, segment_ids)`, returns logits [batch, seq, vocab], or
+                in training (logits, auxiliary loss): a float32 scalar, a mean over tokens, that is to be lowered too.
             config: Section `train`. Its `frozen` and `precision` change the model's parameters in place.
             parameters: Every parameter of the model by the name under which it is saved and matched by patterns;
                 by default MindSpore's names. Those with `requires_grad` are trained, the others only saved
@@ -133,13 +137,15 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         slots = float(labels.shape[0] * labels.shape[1] * labels.shape[2])
         # The backward pass starts from scale / slots, not scale: a summed loss would overflow float16 early.
         seed = scale / slots
-        (_, loss_sum, count), gradients = self.backward(input_ids[0], labels[0], position_ids[0], segment_ids[0], seed)
+        (_, loss_sum, count, auxiliary_sum), gradients = self.backward(
+            input_ids[0], labels[0], position_ids[0], segment_ids[0], seed
+        )
         if self.is_half:
             gradients = self._in_float32(gradients)
         if self.accumulation > 1:
             i = self.first
             while i < self.accumulation:
-                (_, more_loss, more_count), more = self.backward(
+                (_, more_loss, more_count, more_auxiliary), more = self.backward(
                     ops.gather(input_ids, i, 0),
                     ops.gather(labels, i, 0),
                     ops.gather(position_ids, i, 0),
@@ -154,6 +160,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
                 gradients = summed
                 loss_sum = loss_sum + more_loss
                 count = count + more_count
+                auxiliary_sum = auxiliary_sum + more_auxiliary
                 i = i + 1
         votes = count * 0.0 + stop_vote
         if self.is_reduced:
@@ -161,10 +168,10 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             for k in range(self.num_parameters):
                 summed += (self.reduce(gradients[k]),)
             gradients = summed
-            totals = self.reduce(ops.stack((loss_sum, count, votes)))
-            loss_sum, count, votes = totals[0], totals[1], totals[2]
+            totals = self.reduce(ops.stack((loss_sum, count, votes, auxiliary_sum)))
+            loss_sum, count, votes, auxiliary_sum = totals[0], totals[1], totals[2], totals[3]
         is_calm = loss_sum <= loss_limit * ops.maximum(count, 1.0)
-        return self._finish(gradients, (loss_sum, count, votes), is_calm, scale, slots)
+        return self._finish(gradients, (loss_sum, count, votes, auxiliary_sum), is_calm, scale, slots)
 
     def _in_float32(self, gradients: Any) -> Any:
         cast: Any = ()
@@ -173,7 +180,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         return cast
 
     def _finish(self, gradients: Any, totals: Any, is_calm: Any, scale: Any, slots: Any) -> Any:
-        loss_sum, count, votes = totals
+        loss_sum, count, votes, auxiliary_sum = totals
         unscale = slots / (scale * ops.maximum(count, 1.0))
         squares = ops.square(gradients[0]).sum()
         for k in range(1, self.num_parameters):
@@ -199,7 +206,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         ops.assign(self.skipped_in_row, (self.skipped_in_row + 1) * (1 - applied))
         ops.assign(self.step, self.step + 1)
         applied_float = ops.cast(is_applied, mindspore.float32)
-        return ops.stack((loss_sum, count, norm, rate, scale, applied_float, votes))
+        auxiliary = auxiliary_sum / ops.maximum(count, 1.0)
+        return ops.stack((loss_sum, count, norm, rate, scale, applied_float, votes, auxiliary))
 
     def run(
         self, batch: Mapping[str, np.ndarray[Any, Any]], *, wants_stop: bool = False, loss_limit: float = NO_LIMIT
@@ -229,6 +237,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             loss_scale=numbers[4],
             is_applied=numbers[5] == 1.0,
             stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
+            auxiliary_loss=numbers[7] if math.isfinite(numbers[7]) else None,
         )
 
     def averaged(self) -> AbstractContextManager[None]:
