@@ -17,6 +17,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from ms_trainloop.loss import SummedCrossEntropy
 from ms_trainloop.model_state import ModelState
 
+NO_AUXILIARY = -1e30
+"""Stands for an auxiliary loss where there is none: finite, and below any, also after sums and a division by labels."""
+
 _FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bfloat16)
 
 
@@ -25,7 +28,7 @@ class SeededLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type inform
 
     If the model returns (logits, auxiliary loss), such as a mixture of experts, the objective is loss sum + auxiliary
     sum, which is the auxiliary loss times this micro-batch's labels: micro-batches and ranks weigh as their tokens do
-    (contract `model`). If it returns logits, the objective is the loss sum, and the auxiliary sum NaN.
+    (contract `model`). If it returns logits, the objective is the loss sum, and the auxiliary sum NO_AUXILIARY.
     """
 
     def __init__(self, model: nn.Cell) -> None:
@@ -33,7 +36,7 @@ class SeededLoss(nn.Cell):  # type: ignore[misc]  # MindSpore has no type inform
         super().__init__(auto_prefix=False)
         self.model = model
         self.loss = SummedCrossEntropy()
-        self.no_auxiliary = Tensor(np.float32(np.nan))
+        self.no_auxiliary = Tensor(np.float32(NO_AUXILIARY))
 
     def construct(self, input_ids: Any, labels: Any, position_ids: Any, segment_ids: Any, seed: Any) -> Any:
         """Runs one micro-batch of [batch, seq] int32 tensors."""

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from ms_trainloop.config import TrainConfig
-from ms_trainloop.diagnosis import SeededLoss
+from ms_trainloop.diagnosis import NO_AUXILIARY, SeededLoss
 from ms_trainloop.errors import ConfigError, TrainLoopError
 from ms_trainloop.model_state import ModelState
 from ms_trainloop.optimizer import Optimizer
@@ -237,7 +237,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             loss_scale=numbers[4],
             is_applied=numbers[5] == 1.0,
             stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
-            auxiliary_loss=numbers[7] if math.isfinite(numbers[7]) else None,
+            auxiliary_loss=numbers[7] if math.isfinite(numbers[7]) and numbers[7] > NO_AUXILIARY * 1e-10 else None,
         )
 
     def averaged(self) -> AbstractContextManager[None]:
