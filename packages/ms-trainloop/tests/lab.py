@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.errors import Interrupted
 from ms_trainloop.loop import train
@@ -180,6 +180,22 @@ class LoadedModel(LinearModel):
         if not self.training:
             return logits
         return logits, 0.3 * ops.square(logits).mean()
+
+
+class WideModel(LinearModel):
+    """LinearModel with 160 more matrices, as many parameters as 18 layers have; all have one shape."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.more = ParameterTuple(
+            [Parameter(Tensor(np.zeros((VOCAB, VOCAB), np.float32)), name=f"more.{i}.weight") for i in range(160)]
+        )
+        self.add_n = ops.AddN()
+
+    def construct(self, input_ids, position_ids=None, segment_ids=None):
+        batch, seq = input_ids.shape
+        table = self.add_n(self.more) + self.head
+        return ops.gather(table, input_ids.reshape((-1,)), 0).reshape((batch, seq, VOCAB))
 
 
 class OtherModel(nn.Cell):

@@ -104,6 +104,20 @@ def test_a_second_rank_is_summed_by_tokens_not_by_means(lab, joined):
         np.testing.assert_allclose(p.asnumpy() / 0.1, expected[name], atol=1e-6)
 
 
+def test_the_parameters_of_a_deep_model_compile_with_accumulation(lab):
+    """Loops over parameters nest calls, and graph mode allows 1000: 12 layers did not compile."""
+    batch = uneven_batch(lab)
+    config = lab.make_config(global_batch_size=2, micro_batch_size=1, max_grad_norm=0.0, ema_decay=0.5)
+    model = lab.WideModel()
+    weight = model.head.asnumpy().astype(np.float64)
+
+    result = TrainStep(model, config).run(batch)
+
+    _, _, norm, _ = reference_step(weight, batch, np.inf)
+    assert result.grad_norm == pytest.approx(norm * np.sqrt(161), rel=2e-6)
+    assert result.is_applied
+
+
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_an_auxiliary_loss_is_added_and_weighs_by_its_labels(lab, mode, ranks):

@@ -12,10 +12,11 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, nn, ops
+from mindspore.ops import functional as F  # noqa: N812 - its usual name
 
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.parameter_groups import Treatment, treat
-from ms_trainloop.slots import make_slot, store
+from ms_trainloop.slots import make_slot, pick, store
 
 
 class AdamW(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
@@ -53,7 +54,7 @@ class AdamW(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
         self.exp_avg_sq = ParameterTuple(self.slots["exp_avg_sq"].values())
         is_whole = config.optimizer_state == "float32"
         self.is_fused = tuple(is_whole and weight.dtype == mindspore.float32 for weight in self.weights)
-        self.count = len(self.weights)
+        self.map = ops.HyperMap()  # loops would nest a call an iteration, see step.py
         self.kernel = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any, factor: Any, learning_rate: Any, update: Any) -> Any:
@@ -62,34 +63,33 @@ class AdamW(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
         c1 = 1.0 / _one_minus_exp(t * self.log_beta1)
         c2 = ops.rsqrt(_one_minus_exp(t * self.log_beta2))
         epsilon = self.epsilon / c2
-        rates: Any = ()
-        decays: Any = ()
+        kinds_rates: Any = ()
+        kinds_decays: Any = ()
         for k in range(self.num_kinds):
-            rates += (learning_rate * self.factors[k] * c1 / c2,)
-            decays += (c2 * self.decays[k] / c1,)
-        for i in range(self.count):
-            gradient = gradients[i] * factor
-            if self.is_fused[i]:
-                self.kernel(
-                    self.weights[i],
-                    self.exp_avg[i],
-                    self.exp_avg_sq[i],
-                    rates[self.kind_of[i]],
-                    self.beta1,
-                    self.beta2,
-                    epsilon,
-                    decays[self.kind_of[i]],
-                    gradient,
-                )
-            else:
-                mean = ops.cast(self.exp_avg[i], mindspore.float32) * self.beta1 + gradient * self.rest1
-                square = ops.cast(self.exp_avg_sq[i], mindspore.float32) * self.beta2 + gradient * gradient * self.rest2
-                weight = ops.cast(self.weights[i], mindspore.float32)
-                change = mean / (ops.sqrt(square) + epsilon) + weight * decays[self.kind_of[i]]
-                store(self.exp_avg[i], mean)
-                store(self.exp_avg_sq[i], square)
-                store(self.weights[i], weight - change * rates[self.kind_of[i]])
+            kinds_rates += (learning_rate * self.factors[k] * c1 / c2,)
+            kinds_decays += (c2 * self.decays[k] / c1,)
+        rates = self.map(F.partial(pick, kinds_rates), self.kind_of)
+        decays = self.map(F.partial(pick, kinds_decays), self.kind_of)
+        step = F.partial(self._step, factor, epsilon)
+        self.map(step, self.weights, self.exp_avg, self.exp_avg_sq, gradients, rates, decays, self.is_fused)
         return update
+
+    def _step(
+        self, factor: Any, epsilon: Any, weight: Any, exp_avg: Any, exp_avg_sq: Any, gradient: Any, rate: Any,
+        decay: Any, is_fused: Any,
+    ) -> Any:  # fmt: skip
+        gradient = gradient * factor
+        if is_fused:
+            self.kernel(weight, exp_avg, exp_avg_sq, rate, self.beta1, self.beta2, epsilon, decay, gradient)
+        else:
+            mean = ops.cast(exp_avg, mindspore.float32) * self.beta1 + gradient * self.rest1
+            square = ops.cast(exp_avg_sq, mindspore.float32) * self.beta2 + gradient * gradient * self.rest2
+            value = ops.cast(weight, mindspore.float32)
+            change = mean / (ops.sqrt(square) + epsilon) + value * decay
+            store(exp_avg, mean)
+            store(exp_avg_sq, square)
+            store(weight, value - change * rate)
+        return rate
 
 
 def _one_minus_exp(x: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import mindspore
 from mindspore import Parameter, ParameterTuple, nn, ops
+from mindspore.ops import functional as F  # noqa: N812 - its usual name
 
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.parameter_groups import Treatment
@@ -37,18 +38,24 @@ class Sgd(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
         self.buffers = ParameterTuple(self.slots["momentum_buffer"].values())
         self.factors = tuple(treatments[name].learning_rate_factor for name in parameters)
         self.decays = tuple(treatments[name].weight_decay for name in parameters)
-        self.count = len(self.weights)
+        self.map = ops.HyperMap()  # loops would nest a call an iteration, see step.py
 
     def construct(self, gradients: Any, factor: Any, learning_rate: Any, update: Any) -> Any:
         """Applies one update with `gradients * factor`. Returns `update`."""
-        for i in range(self.count):
-            weight = ops.cast(self.weights[i], mindspore.float32)
-            gradient = gradients[i] * factor + weight * self.decays[i]
-            buffer = ops.cast(self.buffers[i], mindspore.float32) * self.momentum + gradient
-            change = gradient + buffer * self.momentum if self.nesterov else buffer
-            store(self.buffers[i], buffer)
-            store(self.weights[i], weight - change * (learning_rate * self.factors[i]))
+        step = F.partial(self._step, factor, learning_rate)
+        self.map(step, self.weights, self.buffers, gradients, self.factors, self.decays)
         return update
+
+    def _step(
+        self, factor: Any, learning_rate: Any, weight: Any, buffer: Any, gradient: Any, rate_factor: Any, decay: Any
+    ) -> Any:
+        value = ops.cast(weight, mindspore.float32)
+        gradient = gradient * factor + value * decay
+        kept = ops.cast(buffer, mindspore.float32) * self.momentum + gradient
+        change = gradient + kept * self.momentum if self.nesterov else kept
+        store(buffer, kept)
+        store(weight, value - change * (learning_rate * rate_factor))
+        return learning_rate
 
 
 class Muon(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
@@ -71,20 +78,26 @@ class Muon(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
         self.decays = tuple(treatments[name].weight_decay for name in parameters)
         self.sizes = tuple(0.2 * math.sqrt(max(weight.shape)) for weight in self.weights)
         self.orthogonalize = Orthogonalization()
-        self.count = len(self.weights)
+        self.map = ops.HyperMap()  # loops would nest a call an iteration, see step.py
 
     def construct(self, gradients: Any, factor: Any, learning_rate: Any, update: Any) -> Any:
         """Applies one update with `gradients * factor`. Returns `update`."""
-        for i in range(self.count):
-            gradient = gradients[i] * factor
-            buffer = ops.cast(self.buffers[i], mindspore.float32) * self.momentum + gradient * self.rest
-            change = gradient * self.rest + buffer * self.momentum if self.nesterov else buffer
-            weight = ops.cast(self.weights[i], mindspore.float32)
-            rate = learning_rate * self.factors[i]
-            store(self.buffers[i], buffer)
-            kept = weight * (1.0 - rate * self.decays[i])
-            store(self.weights[i], kept - self.orthogonalize(change) * (rate * self.sizes[i]))
+        step = F.partial(self._step, factor, learning_rate)
+        self.map(step, self.weights, self.buffers, gradients, self.factors, self.decays, self.sizes)
         return update
+
+    def _step(
+        self, factor: Any, learning_rate: Any, weight: Any, buffer: Any, gradient: Any, rate_factor: Any, decay: Any,
+        size: Any,
+    ) -> Any:  # fmt: skip
+        gradient = gradient * factor
+        kept = ops.cast(buffer, mindspore.float32) * self.momentum + gradient * self.rest
+        change = gradient * self.rest + kept * self.momentum if self.nesterov else kept
+        value = ops.cast(weight, mindspore.float32)
+        rate = learning_rate * rate_factor
+        store(buffer, kept)
+        store(weight, value * (1.0 - rate * decay) - self.orthogonalize(change) * (rate * size))
+        return learning_rate
 
 
 class Orthogonalization(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information

@@ -6,12 +6,13 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.ops import functional as F  # noqa: N812 - its usual name
 
 from ms_trainloop.adamw import AdamW
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.momentum import Muon, Sgd
 from ms_trainloop.parameter_groups import treat
-from ms_trainloop.slots import store
+from ms_trainloop.slots import pick, store
 
 RULES: dict[str, Any] = {"adamw": AdamW, "sgd": Sgd, "muon": Muon}
 
@@ -51,6 +52,7 @@ class Optimizer(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.sources = ParameterTuple([parameters[name] for name in copies if name in parameters])
         self.copies = ParameterTuple([copy for name, copy in copies.items() if name in parameters])
         self.num_copies = len(self.copies)
+        self.map = ops.HyperMap()  # loops would nest a call an iteration, see step.py
         self.averaged = ParameterTuple(parameters.values())
         self.num_averages = 0
         if config.ema_decay:
@@ -67,14 +69,14 @@ class Optimizer(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
     def construct(self, gradients: Any, factor: Any, learning_rate: Any, update: Any) -> Any:
         """Applies one update with `gradients * factor`; `update` counts from 1, int32 []. Returns `update`."""
         for k in range(self.num_rules):
-            chosen: Any = ()
-            for i in self.picks[k]:
-                chosen += (gradients[i],)
+            chosen = self.map(F.partial(pick, gradients), self.picks[k])
             self.rules[k](chosen, factor, learning_rate, update)
-        for i in range(self.num_copies):
-            store(self.copies[i], self.sources[i])
-        for i in range(self.num_averages):
-            average = self.averages[i]
-            weight = ops.cast(self.averaged[i], mindspore.float32)
-            ops.assign(average, average + (weight - average) * self.ema_rest)
+        if self.num_copies:
+            self.map(store, self.copies, self.sources)
+        if self.num_averages:
+            self.map(F.partial(_average, self.ema_rest), self.averages, self.averaged)
         return update
+
+
+def _average(rest: Any, average: Any, weight: Any) -> Any:
+    return ops.assign(average, average + (ops.cast(weight, mindspore.float32) - average) * rest)

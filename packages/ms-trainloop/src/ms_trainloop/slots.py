@@ -27,3 +27,8 @@ def store(parameter: Any, value: Any) -> Any:
     if parameter.dtype == mindspore.bfloat16:  # the CPU has no Assign for it, but this copy
         return parameter.copy_(ops.cast(value, mindspore.bfloat16))
     return ops.assign(parameter, ops.cast(value, parameter.dtype))
+
+
+def pick(values: Any, place: Any) -> Any:
+    """Returns one of the values; for mapping over constant places."""
+    return values[place]

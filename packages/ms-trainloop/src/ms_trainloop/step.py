@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore.ops import functional as F  # noqa: N812 - its usual name
 
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.diagnosis import NO_AUXILIARY, SeededLoss
@@ -19,6 +20,7 @@ from ms_trainloop.model_state import ModelState
 from ms_trainloop.optimizer import Optimizer
 from ms_trainloop.precision import require_possible
 from ms_trainloop.rate import LearningRate
+from ms_trainloop.slots import pick
 
 NO_LIMIT = 1e30
 """A limit of the mean loss that no finite loss exceeds."""
@@ -106,14 +108,15 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.window = config.loss_scale_window
         self.floor = float(config.loss_scale_floor)
         self.max_norm = float(config.max_grad_norm)
-        self.num_parameters = len(self.state.trained)
         self.reduce = _Identity() if all_reduce is None else all_reduce
         self.is_reduced = all_reduce is not None
         weights = ParameterTuple(self.state.model_parameters.values())
         # has_aux: without it the gradient would be that of the sum of all three outputs.
         self.backward = ops.value_and_grad(SeededLoss(model), None, weights, has_aux=True)
         self.is_half = any(weight.dtype != mindspore.float32 for weight in weights)
-        self.add = ops.Add()
+        # Not loops: graph mode nests what follows an iteration into a call, 1000 deep at about 100 parameters.
+        self.map, self.add = ops.HyperMap(), ops.Add()
+        self.places = tuple(range(len(self.state.trained)))
         self.first = Tensor(np.int32(1))
         self.storage: dict[str, int] = {}
         self.counters_before: dict[str, np.ndarray[Any, Any]] = {}
@@ -141,7 +144,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             input_ids[0], labels[0], position_ids[0], segment_ids[0], seed
         )
         if self.is_half:
-            gradients = self._in_float32(gradients)
+            gradients = self.map(_in_float32, gradients)
         if self.accumulation > 1:
             i = self.first
             while i < self.accumulation:
@@ -153,39 +156,26 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
                     seed,
                 )
                 if self.is_half:
-                    more = self._in_float32(more)
-                summed: Any = ()
-                for k in range(self.num_parameters):
-                    summed += (self.add(gradients[k], more[k]),)
-                gradients = summed
+                    more = self.map(_in_float32, more)
+                gradients = self.map(self.add, gradients, more)
                 loss_sum = loss_sum + more_loss
                 count = count + more_count
                 auxiliary_sum = auxiliary_sum + more_auxiliary
                 i = i + 1
+            # Where all gradients have one shape, the loop gives a tuple without a known length; so it is known again.
+            gradients = self.map(F.partial(pick, gradients), self.places)
         votes = count * 0.0 + stop_vote
         if self.is_reduced:
-            summed = ()
-            for k in range(self.num_parameters):
-                summed += (self.reduce(gradients[k]),)
-            gradients = summed
+            gradients = self.map(self.reduce, gradients)
             totals = self.reduce(ops.stack((loss_sum, count, votes, auxiliary_sum)))
             loss_sum, count, votes, auxiliary_sum = totals[0], totals[1], totals[2], totals[3]
         is_calm = loss_sum <= loss_limit * ops.maximum(count, 1.0)
         return self._finish(gradients, (loss_sum, count, votes, auxiliary_sum), is_calm, scale, slots)
 
-    def _in_float32(self, gradients: Any) -> Any:
-        cast: Any = ()
-        for k in range(self.num_parameters):
-            cast += (ops.cast(gradients[k], mindspore.float32),)
-        return cast
-
     def _finish(self, gradients: Any, totals: Any, is_calm: Any, scale: Any, slots: Any) -> Any:
         loss_sum, count, votes, auxiliary_sum = totals
         unscale = slots / (scale * ops.maximum(count, 1.0))
-        squares = ops.square(gradients[0]).sum()
-        for k in range(1, self.num_parameters):
-            squares = squares + ops.square(gradients[k]).sum()
-        norm = ops.sqrt(squares) * unscale
+        norm = ops.sqrt(ops.stack(self.map(_sum_of_squares, gradients)).sum()) * unscale
         factor = unscale
         if self.max_norm > 0.0:
             factor = unscale * ops.minimum(self.max_norm / (norm + 1e-6), 1.0)
@@ -273,6 +263,14 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
 class _Identity(nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
     def construct(self, tensor: Any) -> Any:
         return tensor
+
+
+def _in_float32(gradient: Any) -> Any:
+    return ops.cast(gradient, mindspore.float32)
+
+
+def _sum_of_squares(gradient: Any) -> Any:
+    return ops.square(gradient).sum()
 
 
 def _counter(name: str, value: float) -> Parameter:
