@@ -145,6 +145,8 @@ pass over the data up to and including it."""
     """Seed of the run, kept in the saved state; the data order the caller makes should follow it."""
     mode: str = "graph"
     """`graph` compiles the step once; `pynative` runs the same code operator by operator, for debugging."""
+    compile_cache: str = ""
+    """Folder in which compiled steps are kept, one for each hash of all they depend on (graph_cache.py); empty: none."""
     max_minutes: float = 0.0
     """Wall time of one call of `train`, compiling included; then it saves and ends with code 75; 0 is without limit."""
     log_every: int = 10

@@ -39,6 +39,7 @@ FREE = frozenset(
         "max_rollbacks",
         "forensics",
         "max_minutes",
+        "compile_cache",
         "preflight",
         "allow_changes",
     )

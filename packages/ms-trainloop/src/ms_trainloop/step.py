@@ -6,6 +6,8 @@ Shapes: [micro, batch, seq] is [micro-batches of one step, rows of one forward p
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import mindspore
@@ -16,6 +18,7 @@ from mindspore.ops import functional as F  # noqa: N812 - its usual name
 from ms_trainloop.config import TrainConfig
 from ms_trainloop.diagnosis import NO_AUXILIARY, SeededLoss
 from ms_trainloop.errors import ConfigError, TrainLoopError
+from ms_trainloop.graph_cache import cached_compilation
 from ms_trainloop.model_state import ModelState
 from ms_trainloop.optimizer import Optimizer
 from ms_trainloop.precision import require_possible
@@ -60,6 +63,10 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
     auxiliary loss is the model's own for each micro-batch, weighted by its labels.
     Making a TrainStep sets MindSpore's global mode to `config.mode`, and the model to training mode.
     """
+
+    NOT_COMPILED = ("storage", "counters_before", "is_warm", "backward")
+    """Attributes that a hash of the graph leaves out: `backward` holds the time it was made, and besides it only what
+    `model`, `state` and the source say."""
 
     def __init__(
         self,
@@ -119,6 +126,8 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         self.places = tuple(range(len(self.state.trained)))
         self.first = Tensor(np.int32(1))
         self.storage: dict[str, int] = {}
+        self.is_warm = False
+        """Whether the compiled step came from the compile cache."""
         self.counters_before: dict[str, np.ndarray[Any, Any]] = {}
         """The model's own counters before the last step, for a record of it."""
         self.set_train(True)  # a Cell is in evaluation mode until told otherwise, and its dropout off
@@ -218,7 +227,7 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
         tensors.append(Tensor(np.float32(min(loss_limit, NO_LIMIT))))
         if self.is_reduced:
             tensors.append(Tensor(np.float32(wants_stop)))
-        numbers = [float(number) for number in self(*tensors).asnumpy()]
+        numbers = [float(number) for number in self._call(tensors).asnumpy()]
         return StepResult(
             loss_sum=numbers[0],
             tokens=int(numbers[1]),
@@ -229,6 +238,14 @@ class TrainStep(nn.Cell):  # type: ignore[misc]  # MindSpore has no type informa
             stop_votes=int(numbers[6]) if self.is_reduced else int(wants_stop),
             auxiliary_loss=numbers[7] if math.isfinite(numbers[7]) and numbers[7] > NO_AUXILIARY * 1e-10 else None,
         )
+
+    def _call(self, tensors: list[Tensor]) -> Tensor:
+        """Calls the step; the first call goes through the compile cache if there is one."""
+        if self.compile_cache or not self.config.compile_cache or self.config.mode != "graph":
+            return self(*tensors)
+        key = (asdict(self.config), [(str(tensor.dtype), tensor.shape) for tensor in tensors])
+        with cached_compilation(Path(self.config.compile_cache), self, *key) as self.is_warm:
+            return self(*tensors)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Puts the running average into the model inside a `with` block; its own weights come back to the bit.
