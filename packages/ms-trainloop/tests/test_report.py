@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 from ms_trainloop.chart import Series, draw_chart, round_ticks, tick_labels
+from ms_trainloop.metrics import read_metrics
+from ms_trainloop.plan import planned_rates, read_plan
 from ms_trainloop.report import write_report
 
 
@@ -102,3 +104,29 @@ def test_a_spike_survives_thinning_and_gaps_stay_gaps():
     assert path.count("M") == 2
     assert len(heights) < 1000
     assert max(heights) - min(heights) > 200
+
+
+def test_the_planned_schedule_is_drawn_beside_the_rates_of_the_run(lab, tmp_path):
+    config = lab.make_config(steps=12, schedule="wsd", decay_steps=4, groups=({"pattern": "*norm*"},))
+    lab.train(
+        lab.make_step(config), lab.batches_of(lab.make_rows(), 4), run_dir=tmp_path / "run", progress=None, stop_after=6
+    )
+
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+
+    assert read_plan(tmp_path / "run") == config
+    planned = dict(planned_rates(config))
+    assert [planned[step] for step in (3.0, 8.0, 12.0)] == [0.02, 0.02, 0.002]
+    actual = {line["step"]: line["learning_rate"] for line in read_metrics(tmp_path / "run")}
+    assert actual == {step: pytest.approx(planned[step], rel=1e-6) for step in range(1, 7)}
+    assert "run, planned" in page
+    assert "line color0 planned" in page
+
+
+def test_a_plan_that_is_not_read_is_left_out_of_the_page(runs, tmp_path, caplog):
+    (runs[0] / "train_plan.json").write_text('{"format": "other"}')
+
+    page = write_report(runs, tmp_path / "report.html").read_text()
+
+    assert ", planned" not in page
+    assert "the planned schedule is not drawn" in caplog.text

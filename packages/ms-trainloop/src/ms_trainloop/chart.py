@@ -22,6 +22,8 @@ class Series:
     """Number of the style sheet's colour, from 0."""
     is_dashed: bool = False
     """Dashed with a dot at each point, for values measured now and then."""
+    is_planned: bool = False
+    """Wide and pale, behind the others, for what was planned."""
 
 
 def draw_chart(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
@@ -58,7 +60,7 @@ def draw_chart(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
         f' rotate(-90)">{escape(y_label)}</text>'
     )
     for each in drawn:
-        style = f'class="line color{each.color}{" dashed" if each.is_dashed else ""}"'
+        style = f'class="line color{each.color}{" dashed" if each.is_dashed else ""}{" planned" * each.is_planned}"'
         path = " ".join(_segments([(across(x), None if y is None else down(y)) for x, y in _thin(each.points)]))
         parts.append(f'<path {style} d="{path}"><title>{escape(each.name)}</title></path>')
         known = [(x, y) for x, y in each.points if y is not None]

@@ -17,6 +17,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 PRECISION_LEVELS = ("O1", "O2", "O3")
 STATE_TYPES = ("float32", "bfloat16")
 MODES = ("graph", "pynative")
+WANDB_MODES = ("off", "offline", "online")
 PREFLIGHTS = ("batch", "full")
 SPIKE_ACTIONS = ("off", "skip", "rollback")
 _LARGEST_BFLOAT16_BETA = 0.99
@@ -29,6 +30,7 @@ _CHOICES = {
     "mode": MODES,
     "spike_action": SPIKE_ACTIONS,
     "preflight": PREFLIGHTS,
+    "wandb": WANDB_MODES,
 }
 
 
@@ -146,7 +148,7 @@ pass over the data up to and including it."""
     mode: str = "graph"
     """`graph` compiles the step once; `pynative` runs the same code operator by operator, for debugging."""
     compile_cache: str = ""
-    """Folder in which compiled steps are kept, one for each hash of all they depend on (graph_cache.py); empty: none."""
+    """Folder that keeps compiled steps, one for each hash of all they depend on (graph_cache.py); empty: none."""
     max_minutes: float = 0.0
     """Wall time of one call of `train`, compiling included; then it saves and ends with code 75; 0 is without limit."""
     log_every: int = 10
@@ -161,6 +163,12 @@ pass over the data up to and including it."""
     """Steps between two rounds of samples; 0 turns them off."""
     tensorboard: bool = False
     """Writes the metrics as TensorBoard event files too (extra `tensorboard`)."""
+    wandb: str = "off"
+    """Logs the metrics to Weights & Biases too (extra `wandb`): `offline` writes them only, `online` sends them."""
+    wandb_project: str = "ms-trainloop"
+    """Project of the Weights & Biases run."""
+    peak_tflops: float = 0.0
+    """Peak of one device in TFLOPS, measured or known; 0: that of the device's name in mfu.py, or no MFU."""
     allow_changes: tuple = ()  # type: ignore[type-arg]  # from_mapping checks plain classes
     """Fields whose value may differ from the saved state's when resuming; see resume.py for those that always may."""
 
@@ -197,6 +205,7 @@ pass over the data up to and including it."""
             f"between 0 and train.learning_rate ({self.learning_rate})",
         )
         self._check_schedule()
+        self._expect("peak_tflops", 0 <= self.peak_tflops < math.inf, "0 (that of the device) or a number above 0")
         self._expect("max_minutes", 0 <= self.max_minutes < math.inf, "0 (no limit) or a finite number above 0")
         self._expect("spike_deviations", 0 < self.spike_deviations < math.inf, "a finite number above 0")
         self._expect("momentum", 0 <= self.momentum < 1, "in [0, 1)")

@@ -45,6 +45,11 @@ class Keeper:
         if self.checkpointer is not None and (self.rank == 0 or self.is_saved_by_every_rank):
             self.checkpointer.save(self.counters.step, *self._capture())
 
+    def settle(self) -> None:
+        """Waits until a checkpointer that writes beside the training has written; raises what its save raised."""
+        if (wait := getattr(self.checkpointer, "wait", None)) is not None:
+            wait()
+
     def roll_back(self) -> bool:
         """Restores the last checkpoint but keeps the data position; returns False if there is no checkpoint.
 

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,6 +12,7 @@ from ms_trainloop.errors import Interrupted
 from ms_trainloop.evaluation import Evaluation
 from ms_trainloop.keeper import Keeper
 from ms_trainloop.metrics import MetricsFile
+from ms_trainloop.plan import write_plan
 from ms_trainloop.progress import Progress
 from ms_trainloop.resume import Checkpointer, Counters
 from ms_trainloop.run import Run
@@ -19,6 +20,7 @@ from ms_trainloop.signals import StopRequest, StopSignal
 from ms_trainloop.source import Batches, BatchSource
 from ms_trainloop.step import StepResult, TrainStep
 from ms_trainloop.tensorboard import EventFiles
+from ms_trainloop.wandb_run import WandbRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ def train(
     samples_per_epoch: int | None = None,
     tokenizer_fingerprint: str | None = None,
     config: Mapping[str, Any] | None = None,
+    flops_per_token: float | None = None,
     rank: int = 0,
     is_saved_by_every_rank: bool = False,
     stop_after: int | None = None,
@@ -77,6 +80,7 @@ def train(
         samples_per_epoch: Rows of the data set; gives the saved `epoch` (0 without it).
         tokenizer_fingerprint: Saved, and compared on resume.
         config: The caller's own configuration, JSON values, saved as it is.
+        flops_per_token: Of forward and backward; gives `mfu` where the peak is known, see mfu.py.
         rank: This process's number; rank 0 writes.
         stop_after: Saves and returns after this many steps of the run (not of this call).
         progress: Stream for the bar or the lines; None is silent.
@@ -104,16 +108,22 @@ def train(
     resumed_from = keeper.resume()
     last = min(settings.steps, stop_after if stop_after is not None else settings.steps)
     with ExitStack() as stack:
-        metrics = events = None
+        metrics: MetricsFile | None = None
+        mirrors: list[EventFiles | WandbRun] = []
         if rank == 0:
+            write_plan(run_dir, settings)
             metrics = stack.enter_context(MetricsFile(run_dir, step=counters.step))
             if settings.tensorboard:
-                events = EventFiles(run_dir, step=counters.step)
-                stack.callback(events.close)
+                mirrors.append(EventFiles(run_dir, step=counters.step))
+            if settings.wandb != "off":
+                shown = {"train": asdict(settings), **(config or {})}
+                mirrors.append(WandbRun(run_dir, shown, mode=settings.wandb, project=settings.wandb_project))
+            for mirror in mirrors:
+                stack.callback(mirror.close)
         bar = Progress(progress if rank == 0 else None, steps=settings.steps, step=counters.step)
         stack.callback(bar.close)
         explain = keeper.explain if settings.forensics else None
-        run = Run(step, counters, metrics, events, bar, clock, vocab_size, explain)
+        run = Run(step, counters, metrics, mirrors, bar, clock, vocab_size, explain, flops_per_token)
         signals = stack.enter_context(StopSignal())
         stop = StopRequest(signals, max_minutes=settings.max_minutes, clock=clock)
         source = BatchSource(batches, counters.samples, clock)
@@ -135,6 +145,8 @@ def train(
             every = settings.save_every
             if must_stop or counters.step == last or (every and counters.step % every == 0):
                 run.untimed(save)
+            if must_stop or counters.step == last:
+                keeper.settle()
             if must_stop and counters.step < settings.steps:
                 saved = "state saved" if checkpointer is not None else "nothing saved: there is no checkpointer"
                 message = f"interrupted by {stop.reason} after step {counters.step} of {settings.steps}; {saved}"

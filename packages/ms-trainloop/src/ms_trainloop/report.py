@@ -9,8 +9,10 @@ from typing import Any
 
 from ms_trainloop.__about__ import __version__
 from ms_trainloop.chart import Series, draw_chart
+from ms_trainloop.config import TrainConfig
 from ms_trainloop.errors import TrainLoopError
 from ms_trainloop.metrics import read_metrics
+from ms_trainloop.plan import planned_rates, read_plan
 
 _NUM_COLORS = 8
 _CHARTS = (
@@ -19,6 +21,9 @@ _CHARTS = (
     ("Gradient norm", "grad_norm", "norm before clipping"),
     ("Speed", "tokens_per_second", "tokens per second"),
     ("Waiting for data", "data_wait", "share of time"),
+    ("Bits per byte", "bits_per_byte", "evaluation, bits per byte"),
+    ("Auxiliary loss", "auxiliary_loss", "added to the loss"),
+    ("Model FLOPs utilization", "mfu", "share of the peak"),
     ("Skipped steps", "skipped_steps", "steps since the start"),
 )
 _STYLE = """
@@ -34,7 +39,7 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:8px;pa
 svg{display:block;width:100%;height:auto}
 .grid{stroke:var(--rule)}.axis{stroke:var(--soft)}.tick{fill:var(--soft);font-size:11px}
 .label{fill:var(--soft);font-size:12px}.line{fill:none;stroke-width:1.8;stroke-linejoin:round}
-.dashed{stroke-dasharray:6 4}
+.dashed{stroke-dasharray:6 4}.planned{stroke-width:7;stroke-opacity:.28}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--soft);margin:0 0 6px}
 .legend svg{display:inline-block;width:26px;height:8px;margin-right:6px;vertical-align:middle}
 table{border-collapse:collapse;width:100%;font-size:14px}th{color:var(--soft);font-weight:600}
@@ -66,10 +71,11 @@ def write_report(
     if not runs:
         raise TrainLoopError("report: found no run, expected one or more folders with metrics.jsonl")
     metrics = dict(zip(_name_runs(runs), map(read_metrics, runs), strict=True))
+    plans = dict(zip(metrics, map(read_plan, runs), strict=True))
     parts = [f"<h1>{escape(title)}</h1><p>{escape(_describe(metrics))}</p>"]
     if summary:
         parts.append(_section("Summary", _table(summary)))
-    charts = [_draw(metrics, *chart) for chart in _CHARTS]
+    charts = [_draw(metrics, plans, *chart) for chart in _CHARTS]
     parts.append(f'<div class="charts">{"".join(charts)}</div>')
     parts.append(_section("Final figures", _table([_final_figures(name, lines) for name, lines in metrics.items()])))
     if samples := _last_samples(metrics):
@@ -83,12 +89,22 @@ def write_report(
     return output
 
 
-def _draw(metrics: Mapping[str, list[dict[str, Any]]], heading: str, key: str, y_label: str) -> str:
+def _draw(
+    metrics: Mapping[str, list[dict[str, Any]]], plans: Mapping[str, TrainConfig | None], heading: str, key: str,
+    y_label: str,
+) -> str:  # fmt: skip
     series = []
+    if key == "learning_rate":
+        for number, (name, plan) in enumerate(plans.items()):
+            if plan is not None:
+                points = planned_rates(plan)
+                color = number % _NUM_COLORS
+                series.append(Series(name=f"{name}, planned", points=points, color=color, is_planned=True))
     for number, (name, lines) in enumerate(metrics.items()):
         color = number % _NUM_COLORS
-        trained = [(line["step"], line[key]) for line in lines if line["kind"] == "train"]
-        series.append(Series(name=name, points=trained, color=color))
+        kind = "evaluation" if key == "bits_per_byte" else "train"
+        points = [(line["step"], line.get(key)) for line in lines if line["kind"] == kind]
+        series.append(Series(name=name, points=points, color=color, is_dashed=kind == "evaluation"))
         if key == "loss":
             found = [(line["step"], line["loss"]) for line in lines if line["kind"] == "evaluation"]
             series.append(Series(name=f"{name}, evaluation", points=found, color=color, is_dashed=True))
@@ -98,10 +114,10 @@ def _draw(metrics: Mapping[str, list[dict[str, Any]]], heading: str, key: str, y
 
 
 def _legend(series: Sequence[Series]) -> str:
+    styles = [f"line color{each.color}{' dashed' * each.is_dashed}{' planned' * each.is_planned}" for each in series]
     entries = [
-        f'<span><svg viewBox="0 0 26 8"><path class="line color{each.color}{" dashed" if each.is_dashed else ""}"'
-        f' d="M0 4H26"/></svg>{escape(each.name)}</span>'
-        for each in series
+        f'<span><svg viewBox="0 0 26 8"><path class="{style}" d="M0 4H26"/></svg>{escape(each.name)}</span>'
+        for style, each in zip(styles, series, strict=True)
     ]
     return f'<div class="legend">{"".join(entries)}</div>'
 
@@ -147,6 +163,7 @@ def _final_figures(name: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
         "evaluation loss": evaluated[-1]["loss"] if evaluated else None,
         "perplexity": evaluated[-1]["perplexity"] if evaluated else None,
         "best evaluation loss": min(losses) if losses else None,
+        "bits per byte": evaluated[-1].get("bits_per_byte") if evaluated else None,
         "median tokens/s": speeds[len(speeds) // 2] if speeds else None,
         "skipped steps": last.get("skipped_steps"),
     }

@@ -40,6 +40,9 @@ FREE = frozenset(
         "forensics",
         "max_minutes",
         "compile_cache",
+        "wandb",
+        "wandb_project",
+        "peak_tflops",
         "preflight",
         "allow_changes",
     )

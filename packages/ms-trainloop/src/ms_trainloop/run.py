@@ -1,15 +1,16 @@
 """One call of `train`: takes steps, and writes and shows what they gave."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ms_trainloop.errors import DivergenceError
 from ms_trainloop.evaluation import Evaluation, evaluation_mode
 from ms_trainloop.metrics import MetricsFile
+from ms_trainloop.mfu import utilization
 from ms_trainloop.preflight import check_first_loss, require_sound_batch
 from ms_trainloop.progress import Progress
 from ms_trainloop.rehearsal import check_memory, rehearse, require_sound
@@ -17,10 +18,19 @@ from ms_trainloop.resume import Counters
 from ms_trainloop.source import BatchSource
 from ms_trainloop.spikes import SpikeGuard
 from ms_trainloop.step import StepResult, TrainStep
-from ms_trainloop.tensorboard import EventFiles
 from ms_trainloop.watch import Watch
 
 _LOG = logging.getLogger(__name__)
+
+
+class Mirror(Protocol):
+    """Gets every line of the metrics too: event files, an experiment tracker."""
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Takes one line."""
+
+    def rewind(self, step: int) -> None:
+        """Lets go of what is beyond a step."""
 
 
 class Run:
@@ -31,20 +41,22 @@ class Run:
         step: TrainStep,
         counters: Counters,
         metrics: MetricsFile | None,
-        events: EventFiles | None,
+        mirrors: Sequence[Mirror],
         bar: Progress,
         clock: Callable[[], float],
         vocab_size: int | None,
         explain: Callable[[Mapping[str, np.ndarray[Any, Any]], StepResult], str] | None = None,
+        flops_per_token: float | None = None,
     ) -> None:
-        """Starts the clock; `metrics` and `events` are None where nothing is written.
+        """Starts the clock; `metrics` is None where nothing is written; `mirrors` get the same lines.
 
         `explain` is given the first batch whose step is not finite, and what that step gave, and says why.
         """
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
         self._step, self._config, self._counters = step, step.config, counters
-        self._metrics, self._events, self._bar = metrics, events, bar
+        self._metrics, self._mirrors, self._bar = metrics, mirrors, bar
+        self._utilization = utilization(step.config, flops_per_token, step.world_size, bar.say)
         self._clock, self._vocab_size = clock, vocab_size
         self._rows = step.config.global_batch_size // step.world_size
         self._is_first = True
@@ -92,7 +104,7 @@ class Run:
     def go_back(self) -> None:
         """Goes on from counters that were set back to an earlier step."""
         self._guard = SpikeGuard(self._config, self._counters.spike_losses)
-        for each in (self._metrics, self._events, self._bar):
+        for each in (self._metrics, *self._mirrors, self._bar):
             if each is not None:
                 each.rewind(self._counters.step)
         self._watch = Watch(self._metrics.lines if self._metrics is not None else ())
@@ -147,6 +159,7 @@ class Run:
         counters, result = self._counters, self._result
         assert result is not None
         elapsed = self._clock() - self._start
+        speed = self._timed_tokens / elapsed if elapsed > 0 else None
         line: dict[str, Any] = {
             "kind": "train",
             "step": counters.step,
@@ -156,9 +169,9 @@ class Run:
             "grad_norm": result.grad_norm,
             "learning_rate": result.learning_rate,
             "loss_scale": result.loss_scale,
-            "tokens_per_second": self._timed_tokens / elapsed if elapsed > 0 else None,
+            "tokens_per_second": speed,
             "data_wait": min(source.waited / elapsed, 1.0) if elapsed > 0 else 0.0,
-            "mfu": None,
+            "mfu": self._utilization(speed) if speed is not None else None,
             "skipped_steps": counters.skipped_steps,
         }
         if result.auxiliary_loss is not None:
@@ -211,8 +224,8 @@ class Run:
         if self._metrics is None:
             return line
         written = self._metrics.write(line)
-        if self._events is not None:
-            self._events.write(written)
+        for mirror in self._mirrors:
+            mirror.write(written)
         if warning := self._watch.look(written):
             _LOG.warning("step %d: %s", written["step"], warning)
         return written
