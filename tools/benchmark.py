@@ -33,6 +33,7 @@ def load_benchmark(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where MindSpore looks for the source of a cell
     spec.loader.exec_module(module)
     return module
 
