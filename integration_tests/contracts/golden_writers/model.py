@@ -76,7 +76,8 @@ _QWEN3 = _LLAMA | {
 
 # What the keys above leave out, in the contract's defaults, and families that use it.
 _REST: dict[str, Any] = {
-    "embedding_size": 16, "embedding_multiplier": 1.0, "embedding_norm": False, "type_vocab_size": 0,
+    "padded_vocab_size": 64, "embedding_size": 16, "embedding_multiplier": 1.0, "embedding_norm": False,
+    "type_vocab_size": 0,
     "norm_placement": "pre", "final_norm": True, "rms_norm_adds_one": False, "position_offset": 0,
     "rope_interleaved": False, "partial_rotary_factor": 1.0, "rope_local_base_freq": None, "is_causal": True,
     "sliding_window": None, "layer_types": None, "attn_logit_softcapping": None,
@@ -121,6 +122,7 @@ _GPTJ = (
         "model_type": "gptj", "position_kind": "rotary", "rope_interleaved": True, "partial_rotary_factor": 0.5,
         "parallel_residual": True, "parallel_norm_is_shared": True, "attention_bias": False, "mlp_bias": True,
         "attention_output_bias": False, "lm_head_bias": True, "tie_word_embeddings": False,
+        "padded_vocab_size": 80,
     }
 )  # fmt: skip
 _QWEN2_MOE = (
@@ -142,7 +144,7 @@ def parameter_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
     """Names and shapes of every trainable parameter of `config`, embeddings first, then block by block."""
     config = _REST | config
     hidden, width = config["hidden_size"], config["head_dim"]
-    vocab, narrow = config["vocab_size"], config["embedding_size"]
+    vocab, narrow = config["padded_vocab_size"], config["embedding_size"]
     shapes = {"embedding.weight": [vocab, narrow]}
 
     def norm(name: str) -> None:

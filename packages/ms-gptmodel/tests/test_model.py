@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
-from ms_gptmodel import LanguageModel, ModelConfig, load_weights, named_parameters, token_loss
+from ms_gptmodel import ConfigError, LanguageModel, ModelConfig, load_weights, named_parameters, token_loss
 
 TOLERANCE = 1e-5
 
@@ -280,3 +280,32 @@ def test_gradients_equal_finite_differences_of_the_reference(family, families, m
         shifted = [{**weights, name: value.astype(np.float64) + s * step * direction} for s in (1, -1)]
         slope = (reference_loss(shifted[0]) - reference_loss(shifted[1])) / (2 * step)
         assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=1e-3, abs=2e-3), name
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])  # tied, and with a head of its own
+def test_rows_that_pad_the_vocabulary_change_nothing_and_take_no_gradient(family, families, model_of, packed):
+    plain, weights = model_of(family)
+    config = ModelConfig.from_mapping({**families[family], "padded_vocab_size": 64})
+    padded = LanguageModel(config, seed=1)
+    tables = {name: w for name, w in weights.items() if name in ("embedding.weight", "lm_head.weight")}
+    filled = {name: np.concatenate([w, np.full((3, w.shape[1]), 9.0, w.dtype)]) for name, w in tables.items()}
+    load_weights(padded, {**weights, **filled})
+    labels = Tensor(np.roll(packed[0], -1, 1))
+
+    def loss(*arrays):
+        return token_loss(padded(*arrays), labels)[0]
+
+    parameters = named_parameters(padded)
+    found = ops.value_and_grad(loss, None, ms.ParameterTuple(parameters.values()))(*map(Tensor, packed))
+    gradients = dict(zip(parameters, found[1], strict=True))
+
+    assert call(padded, *packed).shape == (2, 40, 61)
+    np.testing.assert_allclose(call(padded, *packed), call(plain, *packed), rtol=0, atol=1e-6)
+    for name in filled:
+        assert not gradients[name].asnumpy()[61:].any()
+        assert gradients[name].asnumpy()[:61].any()
+
+
+def test_fewer_rows_than_ids_are_refused(families):
+    with pytest.raises(ConfigError, match=r"model\.padded_vocab_size: expected vocab_size 61 or more, found 60"):
+        ModelConfig.from_mapping({**families["llama"], "padded_vocab_size": 60})

@@ -14,7 +14,10 @@ from ms_gptmodel.errors import ConfigError
 
 FORMAT, VERSION = "ms-gptmodel.config", 1
 
-_INHERITED = ("num_key_value_heads", "head_dim", "embedding_size", "query_pre_attn_scalar", "moe_intermediate_size")
+_INHERITED = (
+    "padded_vocab_size", "num_key_value_heads", "head_dim", "embedding_size", "query_pre_attn_scalar",
+    "moe_intermediate_size",
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -24,7 +27,7 @@ class ModelConfig:
     """What tells one model from another, in Hugging Face's words where Hugging Face has one."""
 
     vocab_size: int
-    """Rows of the embedding; ids are 0 ... vocab_size - 1."""
+    """Ids are 0 ... vocab_size - 1; the width of the logits."""
     hidden_size: int
     """Width of the residual stream."""
     num_hidden_layers: int
@@ -41,6 +44,9 @@ class ModelConfig:
     """Number of key/value heads, a divisor of the query heads; left out: as many as query heads."""
     head_dim: int = None  # type: ignore[assignment]  # filled in below
     """Width of one head; left out: hidden_size / num_attention_heads."""
+    padded_vocab_size: int = None  # type: ignore[assignment]  # filled in below
+    """Rows of the embedding and of the head; those from vocab_size on are padding that nothing sees. Left out:
+    vocab_size."""
     embedding_size: int = None  # type: ignore[assignment]  # filled in below
     """Width of the embedding; where it is not hidden_size (the default), projections lead to and from it (OPT-350m)."""
     embedding_multiplier: float = 1.0
@@ -158,6 +164,7 @@ class ModelConfig:
             object.__setattr__(self, "head_dim", self.hidden_size // self.num_attention_heads)
         for name, default in (
             ("num_key_value_heads", self.num_attention_heads),
+            ("padded_vocab_size", self.vocab_size),
             ("embedding_size", self.hidden_size),
             ("query_pre_attn_scalar", float(self.head_dim)),
             ("moe_intermediate_size", self.intermediate_size),

@@ -91,6 +91,7 @@ def _positions(c: "ModelConfig") -> Iterator[Rule]:
 
 
 def _norms_and_heads(c: "ModelConfig") -> Iterator[Rule]:
+    yield "padded_vocab_size", c.padded_vocab_size >= c.vocab_size, f"vocab_size {c.vocab_size} or more"
     is_rms = c.norm_kind == "rms_norm"
     yield "norm_bias", not c.norm_bias or not is_rms, "false with rms_norm"
     yield "rms_norm_adds_one", not c.rms_norm_adds_one or is_rms, "false with layer_norm"

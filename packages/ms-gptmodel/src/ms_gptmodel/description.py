@@ -156,7 +156,7 @@ def description_table(description: dict[str, Any]) -> str:
 
 def _matrix_weights(config: ModelConfig) -> int:
     """Weights of matrices that a token is multiplied by: those of the blocks, the chosen experts', and the head's."""
-    total = config.vocab_size * config.embedding_size if config.tie_word_embeddings else 0
+    total = config.padded_vocab_size * config.embedding_size if config.tie_word_embeddings else 0
     for name, shape in parameter_shapes(config).items():
         is_table = name in ("embedding.weight", "position_embedding.weight", "token_type_embedding.weight")
         if len(shape) < 2 or is_table:

@@ -11,15 +11,19 @@ from ms_gptmodel.projection import Projection
 
 
 class Head(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
-    """rows [R, embedding_size], the embedding's matrix -> logits [R, vocab]; has a matrix of its own unless tied."""
+    """rows [R, embedding_size], the embedding's matrix -> logits [R, vocab]; has a matrix of its own unless tied.
+
+    Rows of the matrix that pad the vocabulary give no logits.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         kernels = select()
-        vocab, width, is_tied = config.vocab_size, config.embedding_size, config.tie_word_embeddings
-        self.weight = None if is_tied else Parameter(Tensor(np.zeros((vocab, width), np.float32)), name="weight")
+        rows, width, is_tied = config.padded_vocab_size, config.embedding_size, config.tie_word_embeddings
+        self.vocab_size, self.is_padded = config.vocab_size, rows > config.vocab_size
+        self.weight = None if is_tied else Parameter(Tensor(np.zeros((rows, width), np.float32)), name="weight")
         has_bias = config.lm_head_bias
-        self.bias = Parameter(Tensor(np.zeros(vocab, np.float32)), name="bias") if has_bias else None
+        self.bias = Parameter(Tensor(np.zeros(rows, np.float32)), name="bias") if has_bias else None
         self.linear = kernels.BiasedLinear() if has_bias else kernels.Linear()
         self.soft_cap = config.final_logit_softcapping
         self.cap = kernels.SoftCap(self.soft_cap) if self.soft_cap is not None else None
@@ -27,6 +31,8 @@ class Head(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     def construct(self, rows: Tensor, embedding_weight: Tensor) -> Tensor:
         weight = embedding_weight if self.weight is None else self.weight
         logits = self.linear(rows, weight) if self.bias is None else self.linear(rows, weight, self.bias)
+        if self.is_padded:
+            logits = logits[:, : self.vocab_size]
         return logits if self.cap is None else self.cap(logits)
 
 

@@ -38,7 +38,7 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.config = config
         self.max_length = config.num_positions
         hidden, width, kind = config.hidden_size, config.embedding_size, config.position_kind
-        self.embedding = Embedding(config.vocab_size, width)
+        self.embedding = Embedding(config.padded_vocab_size, width)
         self.embedding_multiplier = config.embedding_multiplier
         self.embedding_projection = None if width == hidden else Projection(width, hidden, False)
         self.position_offset = config.position_offset

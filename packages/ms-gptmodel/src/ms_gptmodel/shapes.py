@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Every trainable parameter by contract name, embeddings first, then block by block, then the head."""
     c = config
-    shapes: dict[str, Shape] = {"embedding.weight": (c.vocab_size, c.embedding_size)}
+    shapes: dict[str, Shape] = {"embedding.weight": (c.padded_vocab_size, c.embedding_size)}
     if c.embedding_size != c.hidden_size:
         shapes["embedding_projection.weight"] = (c.hidden_size, c.embedding_size)
     if c.position_kind == "learned":
@@ -29,9 +29,9 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes.update(_linear("lm_head_transform.dense", c.hidden_size, c.hidden_size, True))
         shapes.update(_norm(c, "lm_head_transform.norm"))
     if not c.tie_word_embeddings:
-        shapes["lm_head.weight"] = (c.vocab_size, c.embedding_size)
+        shapes["lm_head.weight"] = (c.padded_vocab_size, c.embedding_size)
     if c.lm_head_bias:
-        shapes["lm_head.bias"] = (c.vocab_size,)
+        shapes["lm_head.bias"] = (c.padded_vocab_size,)
     return shapes
 
 

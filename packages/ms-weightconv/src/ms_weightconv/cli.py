@@ -60,6 +60,7 @@ def main(debug: bool) -> None:
 @click.option("--workers", type=int, help="Threads; default: one a core, at most 4.")
 @click.option("--config", type=_PATH, help="config.json of contract model, for a checkpoint that has none.")
 @click.option("--tokenizer", type=_PATH, help="tokenizer.json or a folder, instead of the source's tokenizer files.")
+@click.option("--pad-vocab-to-multiple-of", type=int, help="Zeros behind the last id (to mindspore, checkpoint).")
 @click.option("--overwrite", is_flag=True, help="Replace a model's folder once the new one is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert(
@@ -76,6 +77,7 @@ def convert(
     workers: int | None,
     config: Path | None,
     tokenizer: Path | None,
+    pad_vocab_to_multiple_of: int | None,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -98,6 +100,7 @@ def convert(
         overwrite=overwrite,
         config=config,
         tokenizer=tokenizer,
+        pad_vocab_to_multiple_of=pad_vocab_to_multiple_of,
     )
     click.echo(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
 

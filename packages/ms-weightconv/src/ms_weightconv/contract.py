@@ -13,7 +13,8 @@ REQUIRED = (
     "max_position_embeddings",
 )  # fmt: skip
 DEFAULTS: dict[str, Any] = {
-    "model_type": "llama", "num_key_value_heads": None, "head_dim": None, "embedding_size": None,
+    "model_type": "llama", "padded_vocab_size": None, "num_key_value_heads": None, "head_dim": None,
+    "embedding_size": None,
     "embedding_multiplier": 1.0, "embedding_norm": False, "type_vocab_size": 0, "norm_kind": "rms_norm",
     "norm_placement": "pre", "final_norm": True, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, "norm_bias": False,
     "rms_norm_adds_one": False, "position_kind": "rotary", "position_offset": 0, "rope_theta": 10000.0,
@@ -30,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "tokenizer_fingerprint": None,
 }  # fmt: skip
 _SAME_AS = {
+    "padded_vocab_size": "vocab_size",
     "embedding_size": "hidden_size", "query_pre_attn_scalar": "head_dim", "moe_intermediate_size": "intermediate_size",
 }  # fmt: skip
 CHOICES = {
@@ -125,6 +127,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"num_attention_heads {config['num_attention_heads']} is no multiple of "
             f"num_key_value_heads {config['num_key_value_heads']}"
         )
+    if config["padded_vocab_size"] < config["vocab_size"]:
+        yield f"padded_vocab_size {config['padded_vocab_size']} is below vocab_size {config['vocab_size']}"
     if config["norm_kind"] == "layer_norm" and config["rms_norm_adds_one"]:
         yield "rms_norm_adds_one is true with norm_kind layer_norm"
     if config["norm_kind"] == "rms_norm" and config["norm_bias"]:

@@ -24,11 +24,13 @@ from ms_weightconv.source import Source, open_source
 from ms_weightconv.target import parse_size, staged_folder, write_checkpoint, write_ckpt, write_document, write_weights
 from ms_weightconv.tensor import Tensor
 from ms_weightconv.tokenizer import carry_tokenizer
+from ms_weightconv.vocabulary import with_padding, without_padding
 from ms_weightconv.words import CASTABLE, CastLoss, Words, cast, parse_dtype
 
 LAYOUTS = ("huggingface", "mindspore", "mindformers", "checkpoint")
 FILE_FORMATS = ("safetensors", "ckpt")
 _WITH_CKPT = ("mindspore", "mindformers")
+_PADDED = ("mindspore", "checkpoint")  # what can say that rows are padding
 
 
 def convert(
@@ -46,6 +48,7 @@ def convert(
     naming: str | None = None,
     config: Path | Mapping[str, Any] | None = None,
     tokenizer: Path | None = None,
+    pad_vocab_to_multiple_of: int | None = None,
 ) -> Report:
     """Converts a model between Hugging Face's layout and that of contract `model`.
 
@@ -70,6 +73,8 @@ def convert(
             or wq-fused; for a target mcore without it, for a source what its names and `mindformers.json` say.
         config: for a checkpoint without one, the config of contract `model`: a file, its folder, or its values.
         tokenizer: a tokenizer.json or a folder with tokenizer files; None carries over those of the source.
+        pad_vocab_to_multiple_of: of a `mindspore` or `checkpoint` target: rows of zeros behind the last id, up to a
+            multiple; `vocab_size` stays the true size, and every other target leaves padding out.
 
     Raises:
         SourceError: the source is missing, damaged or of a kind that is not read.
@@ -86,6 +91,8 @@ def convert(
         raise ConfigError(f"file_format: found {file_format!r} with to {to}, expected {known}")
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ConfigError(f"workers: found {workers!r}, expected a number from 1")
+    if pad_vocab_to_multiple_of is not None and to not in _PADDED:
+        raise ConfigError(f"pad_vocab_to_multiple_of: found with to {to}; only {' and '.join(_PADDED)} can say it")
     shard_size = parse_size(max_shard_size)
     wanted = None if dtype is None else parse_dtype(dtype)
     opened = open_source(source, family=family, config=config, naming=None if to == "mindformers" else naming)
@@ -94,7 +101,15 @@ def convert(
         opened = opened.with_tensors(cast_tensors(opened.tensors, wanted, losses))
     aligned = opened.align()
     chosen = _choose_family(opened, family, to)
-    tensors, documents = aligned.tensors, _documents(opened)
+    tensors = aligned.tensors
+    if to not in _PADDED:
+        padded = without_padding(opened.config, tensors)
+    elif pad_vocab_to_multiple_of is not None:
+        padded = with_padding(opened.config, tensors, pad_vocab_to_multiple_of)
+    else:
+        padded = opened.config, tensors
+    opened, tensors = replace(opened, config=padded[0]), padded[1]
+    documents = _documents(opened)
     if to in ("huggingface", "mindformers"):
         assert chosen is not None
         floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype in CASTABLE}

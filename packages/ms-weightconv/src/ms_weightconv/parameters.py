@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 
 def parameter_shapes(config: Config) -> dict[str, Shape]:
     """Every parameter of the network that a config describes, with its shape, in the contract's order."""
-    hidden, width, vocab = config["hidden_size"], config["embedding_size"], config["vocab_size"]
+    hidden, width, vocab = config["hidden_size"], config["embedding_size"], config["padded_vocab_size"]
     shapes: dict[str, Shape] = {"embedding.weight": (vocab, width)}
     if config["position_kind"] == "learned":
         rows = config["max_position_embeddings"] + config["position_offset"]

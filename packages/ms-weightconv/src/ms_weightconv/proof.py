@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ms_weightconv.alignment import Alignment, align_to_family, stored_name
+from ms_weightconv.contract import Config
 from ms_weightconv.conversion import cast_tensors
 from ms_weightconv.errors import ProofError
 from ms_weightconv.family import Family
@@ -17,6 +18,7 @@ from ms_weightconv.progress import Progress
 from ms_weightconv.report import Report
 from ms_weightconv.source import Source, open_source
 from ms_weightconv.tensor import Tensor, checksum
+from ms_weightconv.vocabulary import without_padding
 from ms_weightconv.words import CASTABLE, CastLoss
 
 
@@ -31,9 +33,10 @@ def prove(
 ) -> Report:
     """Proves that a target holds exactly the source's model.
 
-    Both are brought to contract `model`. Then their configs, counts, names, shapes and dtypes must agree, every tensor
-    must be equal word for word, and every tensor of a Hugging Face side, sent there and back, must be what it was.
-    Where the target was cast, the source is cast alike before it is compared; the report names what that lost.
+    Both are brought to contract `model`, without padding of the vocabulary. Then their configs, counts, names, shapes
+    and dtypes must agree, every tensor must be equal word for word, and every tensor of a Hugging Face side, sent there
+    and back, must be what it was. Where the target was cast, the source is cast alike before it is compared; the report
+    names what that lost.
 
     Args:
         source: a folder of any layout.
@@ -54,17 +57,20 @@ def prove(
     first = open_source(Path(source), family=family, config=config, naming=naming)
     second = open_source(Path(target), family=family, config=config, naming=naming)
     ours, theirs = first.align(), second.align()
-    faults = _config_faults(first, second)
+    (left, ours_alone), (right, theirs_alone) = (
+        without_padding(side.config, aligned.tensors) for side, aligned in ((first, ours), (second, theirs))
+    )
+    faults = _config_faults(left, right)
     losses: dict[str, CastLoss] = {}
     checksums = {}
-    size = sum(tensor.num_bytes for tensor in theirs.tensors.values())
+    size = sum(tensor.num_bytes for tensor in theirs_alone.values())
     with Progress("prove", size, progress) as bar:
-        for name in [*ours.tensors, *(name for name in theirs.tensors if name not in ours.tensors)]:
-            if fault := _tensor_fault(name, ours.tensors.get(name), theirs.tensors.get(name), losses):
+        for name in dict.fromkeys([*ours_alone, *theirs_alone]):
+            if fault := _tensor_fault(name, ours_alone.get(name), theirs_alone.get(name), losses):
                 faults.append(fault)
                 continue
-            checksums[name] = f"crc32:{checksum(theirs.tensors[name]):08x}"
-            bar.add(theirs.tensors[name].num_bytes)
+            checksums[name] = f"crc32:{checksum(theirs_alone[name]):08x}"
+            bar.add(theirs_alone[name].num_bytes)
     for side, aligned in ((first, ours), (second, theirs)):
         faults += _round_trip_faults(side, aligned)
     if faults:
@@ -75,7 +81,7 @@ def prove(
         layouts=(first.layout, second.layout),
         family=first.config["model_type"],
         num_tensors=len(checksums),
-        num_parameters=sum(prod(tensor.shape) for tensor in theirs.tensors.values()),
+        num_parameters=sum(prod(tensor.shape) for tensor in theirs_alone.values()),
         num_bytes=size,
         seconds=time.monotonic() - start,
         checksums=checksums,
@@ -87,8 +93,8 @@ def prove(
     )
 
 
-def _config_faults(first: Source, second: Source) -> list[str]:
-    left, right = live_config(first.config), live_config(second.config)
+def _config_faults(first: Config, second: Config) -> list[str]:
+    left, right = live_config(first), live_config(second)
     return [
         f"config {key}: {left.get(key)!r} and {right.get(key)!r}"
         for key in dict.fromkeys([*left, *right])
