@@ -128,6 +128,48 @@ def test_what_changes_nothing_is_accepted_and_comes_back(folders, family, change
     assert folders.json(folders.root / "back" / "config.json") == folders.json(source / "config.json")
 
 
+@pytest.mark.parametrize(
+    ("family", "attention", "residual", "embedding"),
+    [
+        ("gpt2", "attn_pdrop", "resid_pdrop", "embd_pdrop"),
+        ("gptj", "attn_pdrop", "resid_pdrop", "embd_pdrop"),
+        ("gpt_neox", "attention_dropout", "hidden_dropout", "hidden_dropout"),
+        ("opt", "attention_dropout", "dropout", None),
+        ("bloom", "attention_dropout", "hidden_dropout", None),
+        ("falcon", "attention_dropout", "hidden_dropout", None),
+        ("phi", "attention_dropout", "resid_pdrop", "embd_pdrop"),
+        ("phi3", "attention_dropout", "resid_pdrop", "embd_pdrop"),
+        ("bert", "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_dropout_prob"),
+        *(
+            (name, "attention_dropout", None, None)
+            for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")
+        ),
+        *((name, "attention_dropout", None, None) for name in ("gemma3", "mixtral", "qwen2_moe", "qwen3_moe")),
+    ],
+)
+def test_dropout_rates_are_read_changed_and_written_back(folders, family, attention, residual, embedding):
+    rates = {attention: 0.125}
+    for name, rate in ((residual, 0.25), (embedding, 0.25 if embedding == residual else 0.5)):
+        if name:
+            rates[name] = rate
+    ours, back, fresh = (folders.root / name for name in ("ours", "back", "fresh"))
+    convert(folders.huggingface(family, also=rates), ours, to="mindspore", progress=False)
+
+    config = folders.json(ours / "config.json")
+    assert config["attention_dropout"] == 0.125
+    assert config["residual_dropout"] == (rates[residual] if residual else 0.0)
+    assert config["embedding_dropout"] == (rates[embedding] if embedding else 0.0)
+
+    (ours / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.375}))
+    convert(ours, back, to="huggingface", progress=False)
+    (ours / "huggingface.json").unlink()
+    convert(ours, fresh, to="huggingface", progress=False)
+
+    for folder in (back, fresh):
+        written = folders.json(folder / "config.json")
+        assert {key: written[key] for key in rates} == {**rates, attention: 0.375}
+
+
 def test_missing_keys_mean_what_transformers_classes_take_for_them(folders):
     gpt2 = open_source(folders.huggingface("gpt2", name="a", bos_token_id=..., eos_token_id=...)).config
     qwen3 = open_source(folders.huggingface("qwen3", name="b", head_dim=..., rms_norm_eps=..., rope_theta=...)).config

@@ -1,6 +1,15 @@
 """BERT for masked language modelling: an encoder with its norms behind the sums and a transformed, tied head."""
 
-from ms_weightconv.families.lines import ACTIVATIONS, ALL_BIASES, BLOCK, COMMON_FIELDS, LAYER_NORMS, linear, token_ids
+from ms_weightconv.families.lines import (
+    ACTIVATIONS,
+    ALL_BIASES,
+    BLOCK,
+    COMMON_FIELDS,
+    LAYER_NORMS,
+    dropout,
+    linear,
+    token_ids,
+)
 from ms_weightconv.family import Family, Field, Limit
 from ms_weightconv.rules import Drop, Duplicate, Rule, Tie
 
@@ -37,6 +46,7 @@ BERT = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout("attention_probs_dropout_prob", residual="hidden_dropout_prob", embedding="hidden_dropout_prob"),
         *token_ids(None, None, 0),
         Field("hidden_size", "hidden_size"),
         Field("num_hidden_layers", "num_hidden_layers"),

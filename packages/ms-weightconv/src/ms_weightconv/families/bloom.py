@@ -6,6 +6,7 @@ from ms_weightconv.families.lines import (
     COMMON_FIELDS,
     LAYER_NORMS,
     QUERY_KEY_VALUE,
+    dropout,
     linear,
     token_ids,
 )
@@ -40,6 +41,7 @@ BLOOM = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout(residual="hidden_dropout"),
         *token_ids(1, 2),
         Field("hidden_size", "hidden_size", aliases=("n_embed",)),
         Field("n_layer", "num_hidden_layers", aliases=("num_hidden_layers",)),

@@ -4,7 +4,15 @@ from typing import Any
 
 from ms_weightconv.contract import Config
 from ms_weightconv.errors import ConfigError
-from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, LAYER_NORMS, QUERY_KEY_VALUE, token_ids
+from ms_weightconv.families.lines import (
+    ACTIVATIONS,
+    BLOCK,
+    COMMON_FIELDS,
+    LAYER_NORMS,
+    QUERY_KEY_VALUE,
+    dropout,
+    token_ids,
+)
 from ms_weightconv.family import Derived, Family, Field, Limit, TheirConfig
 from ms_weightconv.rope import rotary_keys
 from ms_weightconv.rules import Drop, Rule, Tie
@@ -87,6 +95,7 @@ FALCON = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout(residual="hidden_dropout"),
         *token_ids(11, 11),
         Field("hidden_size", "hidden_size", aliases=("n_embed",)),
         Field("num_hidden_layers", "num_hidden_layers", aliases=("n_layer",)),

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, SIZE_FIELDS, token_ids
+from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, SIZE_FIELDS, dropout, token_ids
 from ms_weightconv.families.llama import ATTENTION, DENSE_MLP, LAYER, NORMS, table
 from ms_weightconv.family import Family, Field, Limit
 from ms_weightconv.rope import rotary_keys
@@ -16,6 +16,7 @@ _CONSTANTS: dict[str, Any] = {
 }
 _FIELDS = (
     *COMMON_FIELDS,
+    *dropout(),
     *SIZE_FIELDS,
     *token_ids(2, 1, 0),
     Field("head_dim", "head_dim", 256),

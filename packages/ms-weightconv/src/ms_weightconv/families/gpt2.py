@@ -7,6 +7,7 @@ from ms_weightconv.families.lines import (
     COMMON_FIELDS,
     LAYER_NORMS,
     QUERY_KEY_VALUE,
+    dropout,
     linear,
     token_ids,
 )
@@ -51,6 +52,7 @@ GPT2 = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout("attn_pdrop", residual="resid_pdrop", embedding="embd_pdrop"),
         *token_ids(50256, 50256),
         Field("n_embd", "hidden_size", aliases=("hidden_size",)),
         Field("n_layer", "num_hidden_layers", aliases=("num_hidden_layers",)),

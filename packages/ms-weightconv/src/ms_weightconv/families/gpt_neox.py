@@ -7,6 +7,7 @@ from ms_weightconv.families.lines import (
     LAYER_NORMS,
     QUERY_KEY_VALUE,
     SIZE_FIELDS,
+    dropout,
     linear,
     token_ids,
 )
@@ -47,6 +48,7 @@ GPT_NEOX = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout(residual="hidden_dropout", embedding="hidden_dropout"),
         *SIZE_FIELDS,
         *token_ids(0, 2),
         Field("layer_norm_eps", "layer_norm_eps", 1e-5),

@@ -5,7 +5,7 @@ from typing import Any
 
 from ms_weightconv.contract import Config
 from ms_weightconv.errors import ConfigError
-from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, LAYER_NORMS, linear, token_ids
+from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, LAYER_NORMS, dropout, linear, token_ids
 from ms_weightconv.family import Derived, Family, Field, TheirConfig
 from ms_weightconv.rules import Drop, Rule, Tie
 
@@ -47,6 +47,7 @@ GPTJ = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout("attn_pdrop", residual="resid_pdrop", embedding="embd_pdrop"),
         *token_ids(50256, 50256),
         Field("n_embd", "hidden_size"),
         Field("n_layer", "num_hidden_layers"),

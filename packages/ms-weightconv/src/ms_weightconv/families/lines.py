@@ -38,6 +38,15 @@ def token_ids(bos: int | None, eos: int | None, pad: int | None = None) -> tuple
     )
 
 
+def dropout(attention: str = "attention_dropout", *, residual: str = "", embedding: str = "") -> tuple[Field, ...]:
+    """The rates under their names in a family's config; one name for two rates where both are named so."""
+    named: dict[str, tuple[str, ...]] = {}
+    for theirs, ours in ((attention, "attention"), (residual, "residual"), (embedding, "embedding")):
+        if theirs:
+            named[theirs] = (*named.get(theirs, ()), f"{ours}_dropout")
+    return tuple(Field(theirs, ours, 0.0, when_null=lambda _: 0.0) for theirs, ours in named.items())
+
+
 def heads(theirs: TheirConfig) -> Any:
     """What a missing number of key/value heads means."""
     return theirs["num_attention_heads"]

@@ -1,6 +1,15 @@
 """Llama 1 to 3, and Mistral, Qwen2 and Qwen3, which share its names."""
 
-from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, SIZE_FIELDS, heads, linear, token_ids
+from ms_weightconv.families.lines import (
+    ACTIVATIONS,
+    BLOCK,
+    COMMON_FIELDS,
+    SIZE_FIELDS,
+    dropout,
+    heads,
+    linear,
+    token_ids,
+)
 from ms_weightconv.family import Derived, Family, Field
 from ms_weightconv.rope import rotary_keys
 from ms_weightconv.rules import Drop, Duplicate, Rule, Tie
@@ -11,6 +20,7 @@ _NO_BIAS = {"attention_bias": False, "attention_output_bias": False, "mlp_bias":
 
 FIELDS = (
     *COMMON_FIELDS,
+    *dropout(),
     *SIZE_FIELDS,
     Field("rms_norm_eps", "rms_norm_eps", 1e-6),
     Field("hidden_act", "hidden_act", "silu", spellings=ACTIVATIONS),

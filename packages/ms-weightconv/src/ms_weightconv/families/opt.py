@@ -3,7 +3,7 @@
 from typing import Any
 
 from ms_weightconv.contract import Config
-from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, LAYER_NORMS, linear, token_ids
+from ms_weightconv.families.lines import ACTIVATIONS, BLOCK, COMMON_FIELDS, LAYER_NORMS, dropout, linear, token_ids
 from ms_weightconv.family import Derived, Family, Field, Limit, TheirConfig
 from ms_weightconv.rules import Rule, Tie
 
@@ -45,6 +45,7 @@ OPT = Family(
     fields=(
         COMMON_FIELDS[0],
         COMMON_FIELDS[2],
+        *dropout(residual="dropout"),
         *token_ids(2, 2, 1),
         Field("init_std", "initializer_range", 0.02),
         Field("hidden_size", "hidden_size"),

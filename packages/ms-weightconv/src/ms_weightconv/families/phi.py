@@ -8,6 +8,7 @@ from ms_weightconv.families.lines import (
     LAYER_NORMS,
     QUERY_KEY_VALUE,
     SIZE_FIELDS,
+    dropout,
     heads,
     linear,
     token_ids,
@@ -39,6 +40,7 @@ PHI = Family(
     ),
     fields=(
         *COMMON_FIELDS,
+        *dropout(residual="resid_pdrop", embedding="embd_pdrop"),
         *SIZE_FIELDS,
         *token_ids(1, 2),
         Field("num_key_value_heads", "num_key_value_heads", None, when_null=heads),
@@ -77,7 +79,8 @@ PHI3 = Family(
         *linear(f"{LAYER}.mlp.down_proj", f"{BLOCK}.mlp.down"),
     ),
     fields=(
-        *(field for field in FIELDS if field.theirs != "rms_norm_eps"),
+        *(field for field in FIELDS if field.theirs not in ("rms_norm_eps", "attention_dropout")),
+        *dropout(residual="resid_pdrop", embedding="embd_pdrop"),
         Field("rms_norm_eps", "rms_norm_eps", 1e-5),
         *token_ids(1, 32000, 32000),
         Field("num_key_value_heads", "num_key_value_heads", None, when_null=heads),
