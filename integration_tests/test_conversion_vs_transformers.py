@@ -149,6 +149,7 @@ def our_logits(folder: Path, ids: np.ndarray, change: Any = None) -> np.ndarray:
         change(values, arrays)
     model = ms_gptmodel.LanguageModel(ms_gptmodel.ModelConfig.from_mapping(values))
     parameters = ms_gptmodel.named_parameters(model)
+    parameters.pop("counter.forward", None)  # of dropout: no weight, not converted
     assert set(parameters) == set(arrays)
     for name, parameter in parameters.items():
         assert parameter.shape == arrays[name].shape, name
@@ -289,6 +290,10 @@ MUTATIONS = {
         "llama",
         lambda values, arrays: arrays.update({"lm_head.weight": arrays["embedding.weight"]}),
     ),
+    "ids off by one": ("llama", _edit("embedding.weight", lambda rows: np.roll(rows, 1, axis=0))),
+    "layers exchanged": ("llama", _exchange("blocks.0.", "blocks.1.")),
+    "experts in another order": ("mixtral", _edit("experts.down.weight", lambda each: each[::-1])),
+    "scores divided by the whole width": ("llama", lambda values, _: values.update(query_pre_attn_scalar=64.0)),
 }
 
 
