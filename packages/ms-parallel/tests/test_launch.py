@@ -211,3 +211,12 @@ def test_rank_that_dies_at_step_3_ends_the_job_while_the_other_waits_for_it(tmp_
     assert shown.count("  | about to die\n") == 1
     assert "step 3" in shown
     assert "step 4" not in shown
+
+
+def test_options_of_the_command_that_begin_like_msruns_reach_the_command(tmp_path):
+    options = ["--worker", "--log", "x y", "--master_port=1", "--join", "-h", "--"]
+
+    code, shown = run(tmp_path, sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)", *options)
+
+    assert code == 3
+    assert str(options) in shown

@@ -4,6 +4,7 @@ msrun alone notices a dead worker after half a minute and a busy port after anot
 the workers are watched directly, and every process is tied to the life of its parent.
 """
 
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from typing import IO, TextIO
 
 from ms_parallel.errors import LaunchError
 from ms_parallel.processes import status
-from ms_parallel.worker import PIDS
+from ms_parallel.worker import COMMAND, PIDS
 
 _POLL_SECONDS = 0.05
 _SCHEDULER_SECONDS = 30.0  # how long MindSpore's scheduler may take to leave after the last worker
@@ -75,12 +76,13 @@ def launch(
     flags = [str(part) for option in options.items() for part in option]
     # msrun starts nothing but `python` or `python3` as found on PATH: make that this interpreter.
     python = _python_name()
-    start = [*keeper, _find_msrun(), *flags, python, *keeper[1:], *map(str, command)]
+    start = [*keeper, _find_msrun(), *flags, python, *keeper[1:]]
     variables = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
         PIDS: str(log_dir),
+        COMMAND: json.dumps([str(part) for part in command]),
         "MS_CPU_COMM_OP_TIMEOUT": str(max(_COLLECTIVE_SECONDS, int(os.environ.get("MS_CPU_COMM_OP_TIMEOUT", "0")))),
     }
     with (log_dir / "msrun.log").open("wb") as log:

@@ -5,6 +5,7 @@ MindSpore's part alone.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 PIDS = "MS_PARALLEL_PIDS"
 """The environment variable that names the folder in which workers leave their process ids, for the launcher."""
+COMMAND = "MS_PARALLEL_COMMAND"
+"""The environment variable with the user's command, a JSON list: msrun takes some options of a command for its own."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -30,7 +33,7 @@ def main() -> None:
 
         init()
         return
-    command = sys.argv[1:]
+    command = sys.argv[1:] or json.loads(os.environ.pop(COMMAND))
     try:
         os.execvp(command[0], command)
     except OSError as error:
