@@ -40,6 +40,17 @@ def test_kills_after_a_step_and_inside_a_save_are_proved_exact_and_faults_are_fo
     assert found[0].startswith("step 6, tensor optimizer.exp_avg.norm.weight: 1 of 32 elements differ, by up to ")
 
 
+@pytest.mark.slow
+@pytest.mark.msrun
+def test_two_workers_of_which_one_is_killed_are_proved_exact(tiny_run, run_tool, tmp_path):
+    options = ["--config", tiny_run / "config.yaml", "--steps", 6, "--folder", tmp_path / "proof", "--workers", 2]
+
+    done = run_tool("prove_resume.py", *options, "--kill", "save:3")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bit-exact after 1 kills: 7 lines of metrics" in done.stdout
+
+
 def test_points_are_read_and_drawn():
     assert prove_resume.parse_kill("7") == prove_resume.Kill(7)
     assert prove_resume.parse_kill("save:8:3") == prove_resume.Kill(8, 3)

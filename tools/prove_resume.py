@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import prepare_data
 import yaml
 from ms_ckpt import CheckpointStore
+from ms_parallel import current_rank, launch
 from run_config import RunConfig, RunConfigError, load_run_config
 from tool_command import ToolCommand, config_options
 
@@ -43,25 +45,25 @@ class KilledStore:
     def __init__(self, store: CheckpointStore, kill: Kill | None, log: Path) -> None:
         self._store, self._kill, self._log = store, kill, log
         self._count = self._limit = 0
-        self._is_saving = False
+        self._thread = 0  # that saves, while it does
         sys.addaudithook(self._watch)
 
-    def load(self) -> Any:
-        """The newest valid checkpoint."""
-        return self._store.load()
+    def load(self, step: int | None = None) -> Any:
+        """The newest valid checkpoint, or that of a step."""
+        return self._store.load(step)
 
-    def save(self, step: int, tensors: dict[str, Any], values: dict[str, Any]) -> None:
+    def save(self, step: int, tensors: dict[str, Any], values: dict[str, Any], *, replace: bool = False) -> None:
         """Saves, or is killed while it does."""
         is_killed = self._kill is not None and self._kill.operation > 0 and self._kill.step == step
         self._limit = self._kill.operation if self._kill is not None and is_killed else 0
-        self._count, self._is_saving = 0, True
-        self._store.save(step, tensors, values)
-        self._is_saving = False
+        self._count, self._thread = 0, threading.get_ident()
+        self._store.save(step, tensors, values, replace=replace)
+        self._thread = 0
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "operations": self._count}) + "\n")
 
     def _watch(self, event: str, _: Any) -> None:
-        if self._is_saving and event in FILE_EVENTS:
+        if event in FILE_EVENTS and self._thread == threading.get_ident():
             self._count += 1
             if self._count == self._limit:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -140,21 +142,31 @@ def _metrics(folder: Path) -> dict[tuple[int, str, int], dict[str, Any]]:
 
 def _work(config: RunConfig, steps: int, kill: Kill | None) -> None:
     """One process of the proof."""
-    from ms_parallel import current_rank
+    from ms_parallel.mindspore import AllReduceSum, init
     from training_run import TrainingRun
 
+    rank = current_rank()
+    if rank.world_size > 1:
+        rank = init()
     store = CheckpointStore(config.run.checkpoints_path, config.read("checkpoint"))
-    watched = KilledStore(store, kill, config.run.path / "saves.jsonl")
+    watched = KilledStore(store, kill if rank.rank == 0 else None, config.run.path / "saves.jsonl")
     kill_after = kill.step if kill is not None and not kill.operation else None
-    TrainingRun(config, current_rank()).train(kill_after=kill_after, stop_after=steps, store=watched)
+    training = TrainingRun(config, rank, all_reduce=AllReduceSum() if rank.world_size > 1 else None)
+    training.train(kill_after=kill_after if rank.rank == 0 else None, stop_after=steps, store=watched)
 
 
-def _run(config_path: Path, steps: int, kill: Kill | None) -> None:
+def _launch(config: RunConfig, workers: int) -> int:
+    """Starts this process again as several workers, and returns their exit code."""
+    return launch([sys.executable, *sys.argv], num_workers=workers, log_dir=config.run.path / "workers")
+
+
+def _run(config_path: Path, steps: int, kill: Kill | None, workers: int) -> None:
     command = [sys.executable, __file__, "--config", str(config_path), "--steps", str(steps), "--worker"]
+    command += ["--workers", str(workers)]
     if kill is not None:
         command += ["--kill", f"save:{kill.step}:{kill.operation}" if kill.operation else str(kill.step)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    expected = 0 if kill is None else -signal.SIGKILL
+    expected = 0 if kill is None else -signal.SIGKILL if workers == 1 else 128 + signal.SIGKILL
     if done.returncode != expected:
         last = " ".join(done.stderr.splitlines()[-5:])
         raise RunConfigError(f"a process of the proof ended with {done.returncode}, expected {expected}: {last}")
@@ -187,14 +199,17 @@ def _write_config(config: RunConfig, folder: Path, save_every: int) -> Path:
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Where both runs go; default: prove_resume in the run's."
 )
+@click.option("--workers", default=1, show_default=True, help="Processes of each run, data-parallel; one is killed.")
 @click.option("--worker", is_flag=True, hidden=True)
 def main(
     config_path: Path, changes: tuple[str, ...], steps: int, save_every: int, kill_texts: tuple[str, ...],
-    num_random: int, seed: int, folder: Path | None, worker: bool,
+    num_random: int, seed: int, folder: Path | None, workers: int, worker: bool,
 ) -> None:  # fmt: skip
     config = load_run_config(config_path, changes)
     kills = sorted(map(parse_kill, kill_texts), key=lambda kill: (kill.step, kill.operation != 0))
     if worker:
+        if workers > 1 and current_rank().world_size == 1:
+            sys.exit(_launch(config, workers))
         return _work(config, steps, kills[0] if kills else None)
     if not 2 <= steps <= config["train"]["steps"]:
         raise RunConfigError(f"--steps {steps}: expected 2 ... {config['train']['steps']} (train.steps)")
@@ -213,7 +228,7 @@ def main(
     shutil.rmtree(folder, ignore_errors=True)
     whole, killed = folder / "whole", folder / "killed"
     click.echo(f"run 1 of {len(kills) + 2}: {steps} steps without a stop")
-    _run(_write_config(config, whole, save_every), steps, None)
+    _run(_write_config(config, whole, save_every), steps, None, workers)
     saves = [json.loads(line) for line in (whole / "saves.jsonl").read_text(encoding="utf-8").splitlines()]
     operations, rng = min(save["operations"] for save in saves), random.Random(seed)
     path = _write_config(config, killed, save_every)
@@ -222,9 +237,9 @@ def main(
             middle = operations // 2 + 1 if kill_texts else rng.randint(2, operations)
             kill = Kill(kill.step, middle)
         click.echo(f"run {number} of {len(kills) + 2}: killed {kill}")
-        _run(path, steps, kill)
+        _run(path, steps, kill, workers)
     click.echo(f"run {len(kills) + 2} of {len(kills) + 2}: to the end")
-    _run(path, steps, None)
+    _run(path, steps, None, workers)
     differences, compared = compare(whole, killed)
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""

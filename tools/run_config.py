@@ -42,6 +42,8 @@ class RunSection:
     """Prompts that are continued during training, so that progress can be read."""
     sample_tokens: int = 32
     """How many ids a sample adds to its prompt."""
+    save_in_background: bool = True
+    """Whether checkpoints are written beside the training, which goes on as soon as the tensors are copied."""
 
     def __post_init__(self) -> None:
         if not self.text_megabytes > 0:

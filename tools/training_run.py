@@ -4,13 +4,14 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
 import ms_dataprep
 import ms_gptmodel
 import ms_trainloop
-from ms_ckpt import CheckpointStore
+from ms_ckpt import AsyncSaver, CheckpointStore
 from ms_dataprep.fingerprint import is_byte_level
 from ms_parallel import Rank
 from run_config import RunConfig, RunConfigError
@@ -71,6 +72,11 @@ class TrainingRun:
         """
         run = self.config.run
         store = store or CheckpointStore(run.checkpoints_path, self.config.read("checkpoint"))
+        with AsyncSaver(store) if run.save_in_background else nullcontext(store) as checkpointer:
+            return self._train(checkpointer, kill_after, stop_after)
+
+    def _train(self, checkpointer: Any, kill_after: int | None, stop_after: int | None) -> ms_trainloop.TrainResult:
+        run = self.config.run
 
         def on_step(step: int, _: Any) -> None:
             if step == kill_after:
@@ -81,7 +87,7 @@ class TrainingRun:
             self.step,
             self._batches,
             run_dir=run.path,
-            checkpointer=store,
+            checkpointer=checkpointer,
             evaluate=self._evaluate if self.validation_data is not None else None,
             sample=(lambda: self._sample(prompts)) if prompts else None,
             on_step=on_step,
@@ -89,6 +95,7 @@ class TrainingRun:
             samples_per_epoch=self.train_data.rows,
             tokenizer_fingerprint=self.model_config.tokenizer_fingerprint,
             config={**self.config.sections, "model": asdict(self.model_config)},
+            flops_per_token=self._flops_per_token(),
             rank=self.rank.rank,
             stop_after=stop_after,
         )
@@ -126,6 +133,18 @@ class TrainingRun:
         options = ms_gptmodel.GenerationConfig(max_new_tokens=new, temperature=0.0)
         for prompt, found in zip(prompts, ms_gptmodel.generate(self._decoder, ids, options), strict=True):
             yield prompt, tokenizer.decode(found.ids)
+
+    def _flops_per_token(self) -> float | None:
+        """PaLM's count (appendix B); None for experts, of which a token meets only some."""
+        config = self.model_config
+        if config.num_experts:
+            return None
+        matrices = {name: p for name, p in self.parameters.items() if len(p.shape) == 2 and "embedding" not in name}
+        weights = sum(p.shape[0] * p.shape[1] for p in matrices.values())
+        if config.tie_word_embeddings:
+            weights += config.vocab_size * config.embedding_size
+        width = config.num_attention_heads * config.head_dim
+        return 6.0 * weights + 12.0 * config.num_hidden_layers * width * self.train_data.manifest.seq_length
 
     def _token_bytes(self) -> list[int] | None:
         """Bytes of each id, where the tokenizer writes one character for a byte; otherwise they are not known."""
