@@ -154,7 +154,7 @@ def test_merging_is_seen_by_a_graph_that_was_compiled_before(fresh):
 @pytest.mark.parametrize(("family", "name"), [("llama", "model.layers.0.self_attn.q_proj"), ("sliding", None)])
 def test_adapters_survive_pefts_files(family, name, fresh, tmp_path):
     model, _ = fresh(family)
-    config = LoraConfig(rank=3, alpha=5.0, uses_rslora=True, targets=("*.attention.query", "*.mlp.*"))
+    config = LoraConfig(rank=3, alpha=5.0, uses_rslora=True, dropout=0.2, targets=("*.attention.query", "*.mlp.*"))
     inject_lora(model, config)
     randomize(model)
 
@@ -163,15 +163,46 @@ def test_adapters_survive_pefts_files(family, name, fresh, tmp_path):
     loaded = load_adapters(other, tmp_path)
 
     np.testing.assert_array_equal(logits(other), logits(model))
-    assert loaded.scale == config.scale
+    assert (loaded.scale, loaded.dropout) == (config.scale, 0.2)
     values = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (values["r"], values["lora_alpha"], values["use_rslora"], values["peft_type"]) == (3, 5.0, True, "LORA")
+    assert values["lora_dropout"] == 0.2
     if name is not None:
         assert load_file(tmp_path / "adapter_model.safetensors")[f"base_model.model.{name}.lora_A.weight"].shape == (
             3,
             48,
         )
         assert name in values["target_modules"]
+
+
+def test_adapters_with_the_contracts_names_are_read_too(fresh, tmp_path):
+    model, _ = fresh("llama")
+    config = LoraConfig(rank=3, targets=("*.attention.query", "*.mlp.down"))
+    inject_lora(model, config)
+    randomize(model)
+    save_adapters(model, config, tmp_path)
+    arrays = load_file(tmp_path / "adapter_model.safetensors")
+    ours = {"self_attn.q_proj": "attention.query", "mlp.down_proj": "mlp.down"}
+    renamed = {}
+    for key, array in arrays.items():
+        layer, module, end = key.removeprefix("base_model.model.model.layers.").partition(".")[0], *_module_of(key)
+        renamed[f"base_model.model.blocks.{layer}.{ours[module]}.{end}"] = array
+    save_file(renamed, tmp_path / "adapter_model.safetensors")
+    other, _ = fresh("llama")
+
+    load_adapters(other, tmp_path)
+
+    assert set(renamed).isdisjoint(arrays)
+    np.testing.assert_array_equal(logits(other), logits(model))
+    twice, _ = fresh("llama")
+    save_file(arrays | renamed, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(WeightsError, match="stands there twice"):
+        load_adapters(twice, tmp_path)
+
+
+def _module_of(key):
+    module, _, end = key.split(".", 5)[5].partition(".lora_")
+    return module, f"lora_{end}"
 
 
 def test_adapter_files_that_do_not_fit_are_refused_and_change_nothing(fresh, tmp_path):

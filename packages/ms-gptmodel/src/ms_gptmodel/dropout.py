@@ -25,6 +25,8 @@ _STEP = -1640531527  # 2^32 / golden ratio, as int32
 class ForwardCounter(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """() -> one pair of numbers a place, int32 [2 P], another set for every call; counts its calls.
 
+    What draws by itself (an adapter) reads `forward` during the call: it is the number of calls begun so far.
+
     Args:
         num_places: places that draw a mask.
         seed: of all masks.
@@ -46,6 +48,27 @@ class ForwardCounter(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         ops.assign(self.forward, count + 1)
         mixed = mix(ops.bitwise_xor(mix(self.first + count * _STEP), self.second))
         return ops.bitwise_or(mixed, self.odd)  # the first of a pair multiplies, the second is added
+
+
+class CountedPair(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """() -> the two numbers of a place of its own, another pair for every call that `counter` counted.
+
+    Args:
+        counter: the model's; it is read, not counted on, so that a block that is computed again draws the same.
+        key: two numbers that tell this place from all others.
+    """
+
+    def __init__(self, counter: ForwardCounter, key: tuple[int, int]) -> None:
+        super().__init__()
+        # Past MindSpore's own __setattr__: the Parameter is the counter's and keeps its one name, `counter.forward`.
+        object.__setattr__(self, "counted", counter.forward)
+        sequence = np.random.Philox(key=list(key)).random_raw(2).astype(np.uint64)
+        self.first = Tensor((sequence & 0xFFFFFFFF).astype(np.uint32).view(np.int32))
+        self.second = Tensor((sequence >> 32).astype(np.uint32).view(np.int32))
+
+    def construct(self) -> tuple[Tensor, Tensor]:
+        mixed = mix(ops.bitwise_xor(mix(self.first + self.counted * _STEP), self.second))
+        return ops.bitwise_or(mixed[0], 1), mixed[1]
 
 
 class Dropout(nn.Cell):  # type: ignore[misc]  # MindSpore has no types

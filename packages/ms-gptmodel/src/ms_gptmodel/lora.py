@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from ms_gptmodel.dropout import CountedPair, Dropout
 from ms_gptmodel.errors import ConfigError, WeightsError
 from ms_gptmodel.kernels import select
 from ms_gptmodel.model import LanguageModel
@@ -30,6 +31,8 @@ class LoraConfig:
     """B A is multiplied by alpha / rank."""
     uses_rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead, which keeps large ranks alive (Kalajdzievski 2023)."""
+    dropout: float = 0.0
+    """Rate of dropout on what goes into A, in training."""
     targets: tuple = ("*.attention.query", "*.attention.value")  # type: ignore[type-arg]
     """Patterns over contract names without `.weight`, as `*.attention.*`, `blocks.3.mlp.up`, `*.experts.*`."""
 
@@ -40,6 +43,8 @@ class LoraConfig:
             raise ConfigError(f"lora.rank: expected 1 or more, found {self.rank!r}")
         if not 0 < self.alpha < float("inf"):
             raise ConfigError(f"lora.alpha: expected a positive number, found {self.alpha!r}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"lora.dropout: expected 0 or more and below 1, found {self.dropout!r}")
         if not self.targets or not all(isinstance(t, str) and t for t in self.targets):
             raise ConfigError(f"lora.targets: expected a list of patterns, found {self.targets!r}")
 
@@ -57,29 +62,45 @@ class LowRank(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.weight = Parameter(Tensor(values), name="weight")
 
 
+class LoraDropout(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """x of any shape -> x with numbers dropped, by a mask that follows from the place's key and the model's call."""
+
+    def __init__(self, rate: float, pair: CountedPair) -> None:
+        super().__init__()
+        self.drop, self.pair = Dropout(rate), pair
+
+    def construct(self, x: Tensor) -> Tensor:
+        factor, addend = self.pair()
+        return self.drop(x.reshape(-1, x.shape[-1]), factor, addend).reshape(x.shape)
+
+
 class LoraProjection(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As Projection, over the same `weight` and `bias`, plus scale (x A^T) B^T; B is zero while it is merged."""
 
-    def __init__(self, inner: Projection, scale: float, a: LowRank, b: LowRank) -> None:
+    def __init__(self, inner: Projection, scale: float, a: LowRank, b: LowRank, dropout: LoraDropout | None) -> None:
         super().__init__(auto_prefix=False)
         self.weight, self.bias, self.linear = inner.weight, inner.bias, inner.linear
-        self.lora_A, self.lora_B, self.scale = a, b, scale
+        self.lora_A, self.lora_B, self.scale, self.dropout = a, b, scale, dropout
         self.merged_b: np.ndarray | None = None  # type: ignore[type-arg]
         self.low = select().Linear()
 
     def construct(self, rows: Tensor) -> Tensor:
         bias = self.bias
         out = self.linear(rows, self.weight) if bias is None else self.linear(rows, self.weight, bias)
+        if self.dropout is not None and self.training:
+            rows = self.dropout(rows)
         return out + self.low(self.low(rows, self.lora_A.weight), self.lora_B.weight) * self.scale
 
 
 class LoraExpertMatrices(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As ExpertMatrices, with an adapter an expert."""
 
-    def __init__(self, inner: ExpertMatrices, scale: float, a: LowRank, b: LowRank) -> None:
+    def __init__(
+        self, inner: ExpertMatrices, scale: float, a: LowRank, b: LowRank, dropout: LoraDropout | None
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.weight, self.multiply = inner.weight, inner.multiply
-        self.lora_A, self.lora_B, self.scale = a, b, scale
+        self.lora_A, self.lora_B, self.scale, self.dropout = a, b, scale, dropout
         self.merged_b: np.ndarray | None = None  # type: ignore[type-arg]
 
     def construct(self, x_GSI: Tensor, expert_G: Tensor | None) -> Tensor:
@@ -87,6 +108,8 @@ class LoraExpertMatrices(nn.Cell):  # type: ignore[misc]  # MindSpore has no typ
         if expert_G is not None:
             weight, a, b = (ops.gather(w, expert_G, 0) for w in (weight, a, b))
         out = self.multiply(x_GSI, weight)
+        if self.dropout is not None and self.training:
+            x_GSI = self.dropout(x_GSI)
         return out + self.multiply(self.multiply(x_GSI, a), b) * self.scale
 
 
@@ -97,7 +120,8 @@ def inject_lora(model: LanguageModel, config: LoraConfig, *, seed: int = 0) -> l
     """Freezes the model and gives every matrix that `config` names an adapter; returns their names, in order.
 
     A is drawn as PEFT draws it (uniform in +- 1 / sqrt(in)) from the seed and its name, B is zero: the model's output
-    is unchanged. Do it before the model is compiled; only adapters have `requires_grad` afterwards.
+    is unchanged. Do it before the model is compiled; only adapters have `requires_grad` afterwards. With dropout, a
+    model that has no `counter.forward` gets one.
 
     Raises ConfigError for a pattern that names no matrix, WeightsError when there are adapters already.
     """
@@ -112,6 +136,8 @@ def inject_lora(model: LanguageModel, config: LoraConfig, *, seed: int = 0) -> l
         chosen += [name for name in matches if name not in chosen]
     for parameter in model.get_parameters():
         parameter.requires_grad = False
+    if config.dropout > 0 and model.counter is None:
+        model.counter = model.fresh_counter()
     for name in chosen:
         inner = found[name]
         *stack, out, into = inner.weight.shape
@@ -123,7 +149,9 @@ def inject_lora(model: LanguageModel, config: LoraConfig, *, seed: int = 0) -> l
         for low in (a, b):
             low.weight.set_dtype(inner.weight.dtype)
         kind = LoraExpertMatrices if stack else LoraProjection
-        _replace(model, name, kind(inner, config.scale, a, b))
+        adapter = kind(inner, config.scale, a, b, _dropout(model, config, name))
+        adapter.set_train(model.training)
+        _replace(model, name, adapter)
     for name, parameter in named_parameters(model).items():
         parameter.name = name
     return chosen
@@ -167,6 +195,15 @@ def _shift(model: LanguageModel, sign: float, *, is_merged: bool) -> None:
         adapter.merged_b = b if is_merged else None
         ops.assign(adapter.weight, Tensor(weight, adapter.weight.dtype))
         ops.assign(adapter.lora_B.weight, Tensor(np.zeros_like(b) if is_merged else b, adapter.lora_B.weight.dtype))
+
+
+def _dropout(model: LanguageModel, config: LoraConfig, name: str) -> LoraDropout | None:
+    if config.dropout == 0 or model.counter is None:
+        return None
+    text = f"{model.config.dropout_seed}:{model.rank}:{name}.lora_dropout"
+    digest = hashlib.sha256(text.encode()).digest()
+    key = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+    return LoraDropout(config.dropout, CountedPair(model.counter, key))
 
 
 def _replace(model: nn.Cell, name: str, cell: nn.Cell) -> None:

@@ -35,7 +35,7 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
     def __init__(self, config: ModelConfig, *, seed: int = 0, rank: int = 0) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.rank = config, rank
         self.max_length = config.num_positions
         hidden, width, kind = config.hidden_size, config.embedding_size, config.position_kind
         self.embedding = Embedding(config.padded_vocab_size, width)
@@ -55,8 +55,7 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         self.any_slides, self.all_slide = any(config.slides), all(config.slides)
         self.blocks = nn.CellList([make_block(config, number) for number in range(config.num_hidden_layers)])
         has_dropout = config.embedding_dropout + config.residual_dropout + config.attention_dropout > 0
-        num_places = 1 + 3 * config.num_hidden_layers
-        self.counter = ForwardCounter(num_places, config.dropout_seed, rank) if has_dropout else None
+        self.counter = self.fresh_counter() if has_dropout else None
         self.embedding_dropout = Dropout(config.embedding_dropout) if config.embedding_dropout > 0 else None
         self.router_loss = RouterLoss(config) if any(block.routes for block in self.blocks) else None
         self.norm = block_norm(config) if config.final_norm else None
@@ -70,6 +69,10 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         load_weights(self, {name: initial_weight(config, name, p.shape, seed) for name, p in weights.items()})
         # A fresh Cell evaluates under the phase "train": its graph would be found again after set_train(True).
         self.set_train(False)
+
+    def fresh_counter(self) -> ForwardCounter:
+        """A counter of this model's calls in training, for all places that draw masks."""
+        return ForwardCounter(1 + 3 * self.config.num_hidden_layers, self.config.dropout_seed, self.rank)
 
     def recompute_blocks(self, numbers: Iterable[int] | None = None) -> None:
         """Lets the backward pass compute these blocks (None: all) again instead of keeping what is inside them.

@@ -42,7 +42,7 @@ def save_adapters(model: LanguageModel, config: LoraConfig, folder: str | Path) 
             arrays[f"{_PREFIX}{names[name]}.{part}.weight"] = np.ascontiguousarray(values)
     settings: dict[str, Any] = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "r": config.rank,
-        "lora_alpha": config.alpha, "lora_dropout": 0.0, "use_rslora": config.uses_rslora, "bias": "none",
+        "lora_alpha": config.alpha, "lora_dropout": config.dropout, "use_rslora": config.uses_rslora, "bias": "none",
         "fan_in_fan_out": False, "inference_mode": True, "target_modules": sorted(names.values()),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +53,9 @@ def save_adapters(model: LanguageModel, config: LoraConfig, folder: str | Path) 
 
 def load_adapters(model: LanguageModel, folder: str | Path) -> LoraConfig:
     """Puts the adapters of a PEFT folder into a model that has none, frozen as `inject_lora` leaves it.
+
+    Modules may have transformers' names (as PEFT writes them, for the families that `save_adapters` lists) or those of
+    contract `model` (as converters write them, for any family).
 
     Raises WeightsError, naming them, for files, keys or shapes that do not fit, and for kinds of adapters other than
     plain LoRA (biases, DoRA, ranks by pattern); then the model was not changed.
@@ -65,13 +68,16 @@ def load_adapters(model: LanguageModel, folder: str | Path) -> LoraConfig:
         if values.get(key) not in allowed:
             raise WeightsError(f"{folder}/adapter_config.json: {key} {values[key]!r} is not supported")
     shapes = {name[:-7]: p.shape for name, p in model.parameters_and_names() if name.endswith(".weight")}
-    theirs = {_module_name(model, name): name for name in shapes}
+    theirs = {_module_name(model, name): name for name in shapes} | {name: name for name in shapes}
     found: dict[str, dict[str, Any]] = {}
     for key, array in arrays.items():
         match = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.(lora_[AB])\.weight", key)
         if match is None or match[1] not in theirs:
             raise WeightsError(f"{folder}/adapter_model.safetensors: {key}: no matrix of this model has that name")
-        found.setdefault(theirs[match[1]], {})[match[2]] = array
+        pair = found.setdefault(theirs[match[1]], {})
+        if match[2] in pair:
+            raise WeightsError(f"{folder}/adapter_model.safetensors: {key}: {theirs[match[1]]} stands there twice")
+        pair[match[2]] = array
     rank = values["r"]
     for name, pair in found.items():
         *stack, out, into = shapes[name]
@@ -80,7 +86,11 @@ def load_adapters(model: LanguageModel, folder: str | Path) -> LoraConfig:
             sizes = {part: array.shape for part, array in pair.items()}
             raise WeightsError(f"{folder}/adapter_model.safetensors: {name} has {sizes}, expected {wanted}")
     config = LoraConfig(
-        rank=rank, alpha=float(values["lora_alpha"]), uses_rslora=bool(values.get("use_rslora")), targets=tuple(found)
+        rank=rank,
+        alpha=float(values["lora_alpha"]),
+        uses_rslora=bool(values.get("use_rslora")),
+        dropout=float(values.get("lora_dropout") or 0.0),
+        targets=tuple(found),
     )
     inject_lora(model, config)
     adapters: dict[str, Adapter] = lora_adapters(model)
