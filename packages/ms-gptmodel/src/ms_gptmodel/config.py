@@ -1,25 +1,20 @@
-"""The config of a model: the keys of contract `model`, checked, read from and written to JSON."""
+"""The config of a model: the keys of contract `model`, checked, from plain values and back."""
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
+from ms_gptmodel.config_file import FORMAT, VERSION, read_config, write_whole
 from ms_gptmodel.config_rules import rules
 from ms_gptmodel.errors import ConfigError
-
-FORMAT, VERSION = "ms-gptmodel.config", 1
+from ms_gptmodel.mapping import from_mapping
 
 _INHERITED = (
     "padded_vocab_size", "num_key_value_heads", "head_dim", "embedding_size", "query_pre_attn_scalar",
     "moe_intermediate_size",
 )  # fmt: skip
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,13 +231,7 @@ class ModelConfig:
 
     def save(self, path: str | Path) -> None:
         """Writes config.json to `path`, whole or not at all."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(self.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(Path(path), self.to_json())
 
     def _check(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
@@ -256,43 +245,4 @@ def load_config(path: str | Path) -> ModelConfig:
     """
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refuse_repeats)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a JSON file: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a JSON object, found {type(values).__name__}")
-    for key in ("format", "version"):
-        if key not in values:
-            raise ConfigError(
-                f"{path}: no {key!r}; expected {FORMAT!r} version {VERSION} (a config.json of Hugging Face is converted"
-                " by ms-weightconv)"
-            )
-    return ModelConfig.from_mapping(values, str(path))
-
-
-def from_mapping(cls: type[T], values: Mapping[str, Any], section: str) -> T:
-    """Builds the dataclass `cls`; raises ConfigError with the full path of an unknown, missing or mistyped key."""
-    kinds, ready = get_type_hints(cls), {}
-    for key, value in values.items():
-        if key not in kinds:
-            near = get_close_matches(key, kinds, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
-            raise ConfigError(f"{section}.{key}: unknown key; {hint}")
-        ready[key], kind = tuple(value) if isinstance(value, list) else value, kinds[key]
-        if isinstance(1.0, kind) and type(value) in (int, str):
-            with suppress(ValueError):  # YAML 1.1 reads 3e-4 as text
-                ready[key] = float(value)
-        if not isinstance(ready[key], kind) or (isinstance(value, bool) and "bool" not in str(kind)):
-            raise ConfigError(f"{section}.{key}: expected {getattr(kind, '__name__', kind)}, found {value!r}")
-    if missing := [f.name for f in fields(cls) if f.name not in ready and f.default is f.default_factory]:  # type: ignore[arg-type]
-        raise ConfigError(f"{section}: missing {', '.join(missing)}")
-    return cls(**ready)
-
-
-def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        names = [key for key, _ in pairs]
-        raise ValueError(f"repeated key {next(key for key in names if names.count(key) > 1)!r}")
-    return values
+    return ModelConfig.from_mapping(read_config(path), str(path))

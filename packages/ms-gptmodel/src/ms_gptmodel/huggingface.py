@@ -31,6 +31,9 @@ _ACTIVATIONS = {
 }  # fmt: skip
 _REQUIRED = object()
 
+Keys = dict[str, Any]
+"""Keys of contract `model`, some or all."""
+
 
 class HuggingFaceValues:
     """The keys of a config.json, each to be taken once; what is left over is refused.
@@ -76,6 +79,12 @@ class HuggingFaceValues:
         if name not in _ACTIVATIONS:
             raise ConfigError(f"{self._where}.{names[-1]}: expected one of {', '.join(_ACTIVATIONS)}, found {name!r}")
         return _ACTIVATIONS[name]
+
+    def sizes(self) -> Keys:
+        """What nearly every family has, under the names that most of them use."""
+        names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+        keys = {name: self.take(name) for name in names}
+        return keys | {"initializer_range": self.take("initializer_range", default=0.02)}
 
     def token_ids(self, vocab_size: int) -> dict[str, Any]:
         """bos, eos and pad; one outside of the vocabulary (-1 in some files) means none."""

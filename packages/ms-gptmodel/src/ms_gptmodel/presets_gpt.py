@@ -1,0 +1,136 @@
+"""Published models with layer norms: GPT-2, GPT-NeoX, GPT-J, Phi, Falcon, OPT, BLOOM, BERT, as plain values."""
+
+from typing import Any
+
+_GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "vocab_size": 50257,
+    "max_position_embeddings": 1024,
+    "norm_kind": "layer_norm",
+    "norm_bias": True,
+    "position_kind": "learned",
+    "hidden_act": "gelu_new",
+    "gated_mlp": False,
+    "attention_bias": True,
+    "attention_output_bias": True,
+    "mlp_bias": True,
+    "tie_word_embeddings": True,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+}
+_NEOX: dict[str, Any] = {
+    **{key: _GPT2[key] for key in ("norm_kind", "norm_bias", "gated_mlp", "mlp_bias")},
+    "model_type": "gpt_neox",
+    "vocab_size": 50304,
+    "max_position_embeddings": 2048,
+    "partial_rotary_factor": 0.25,
+    "hidden_act": "gelu",
+    "parallel_residual": True,
+    "attention_bias": True,
+    "attention_output_bias": True,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+_BERT: dict[str, Any] = {
+    **{key: value for key, value in _GPT2.items() if not key.endswith("token_id")},
+    "model_type": "bert",
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "norm_placement": "post",
+    "layer_norm_eps": 1e-12,
+    "final_norm": False,
+    "embedding_norm": True,
+    "is_causal": False,
+    "lm_head_transform": True,
+    "lm_head_bias": True,
+    "pad_token_id": 0,
+}
+
+
+def sizes(hidden: int, layers: int, heads: int, intermediate: int) -> dict[str, int]:
+    """The four sizes that every model of a family has its own of."""
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate,
+    }
+
+
+GPT_PRESETS: dict[str, dict[str, Any]] = {
+    "gpt2_124m": {**_GPT2, **sizes(768, 12, 12, 3072)},
+    "gpt2_355m": {**_GPT2, **sizes(1024, 24, 16, 4096)},
+    "gpt2_774m": {**_GPT2, **sizes(1280, 36, 20, 5120)},
+    "gpt2_1558m": {**_GPT2, **sizes(1600, 48, 25, 6400)},
+    # The shape of GPT-3's "6.7B" (Brown et al. 2020, table 2.1) with GPT-2's vocabulary.
+    "gpt_7b": {**_GPT2, **sizes(4096, 32, 32, 16384), "max_position_embeddings": 2048},
+    "pythia_1b": {**_NEOX, **sizes(2048, 16, 8, 8192)},
+    "gptj_6b": {
+        **_NEOX,
+        **sizes(4096, 28, 16, 16384),
+        "model_type": "gptj",
+        "vocab_size": 50400,
+        "rope_interleaved": True,
+        "hidden_act": "gelu_new",
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "parallel_norm_is_shared": True,
+        "lm_head_bias": True,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+    },
+    "phi_2": {
+        **_NEOX,
+        **sizes(2560, 32, 32, 10240),
+        "model_type": "phi",
+        "vocab_size": 51200,
+        "partial_rotary_factor": 0.4,
+        "hidden_act": "gelu_new",
+        "parallel_norm_is_shared": True,
+        "lm_head_bias": True,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+    },
+    "falcon_7b": {
+        **_NEOX,
+        **sizes(4544, 32, 71, 18176),
+        "model_type": "falcon",
+        "vocab_size": 65024,
+        "num_key_value_heads": 1,
+        "partial_rotary_factor": 1.0,
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "mlp_bias": False,
+        "parallel_norm_is_shared": True,
+        "tie_word_embeddings": True,
+        "bos_token_id": 11,
+        "eos_token_id": 11,
+    },
+    "opt_125m": {
+        **_GPT2,
+        **sizes(768, 12, 12, 3072),
+        "model_type": "opt",
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        "position_offset": 2,
+        "hidden_act": "relu",
+        "bos_token_id": 2,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+    },
+    "bloom_560m": {
+        **_GPT2,
+        **sizes(1024, 24, 16, 4096),
+        "model_type": "bloom",
+        "vocab_size": 250880,
+        "max_position_embeddings": 2048,
+        "position_kind": "alibi",
+        "embedding_norm": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 3,
+    },
+    "bert_base": {**_BERT, **sizes(768, 12, 12, 3072)},
+}
