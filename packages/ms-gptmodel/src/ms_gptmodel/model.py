@@ -74,14 +74,16 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         """A counter of this model's calls in training, for all places that draw masks."""
         return ForwardCounter(1 + 3 * self.config.num_hidden_layers, self.config.dropout_seed, self.rank)
 
-    def recompute_blocks(self, numbers: Iterable[int] | None = None) -> None:
+    def recompute_blocks(self, numbers: Iterable[int] | None = None, *, attention_only: bool = False) -> None:
         """Lets the backward pass compute these blocks (None: all) again instead of keeping what is inside them.
 
-        For a part of a block, call `recompute()` of that cell: `model.blocks[0].mlp.recompute()`. Numbers stay the
-        same. Once for a model, before it is compiled.
+        With `attention_only`, only what lies between queries, keys and values and their context is computed again:
+        the largest arrays for the least work (Korthikanti et al. 2022, section 5). Numbers stay the same, bit for bit.
+        Once for a model, before it is compiled. For another part of a block, call `recompute()` of that cell.
         """
         for number in range(len(self.blocks)) if numbers is None else numbers:
-            self.blocks[number].recompute()
+            block = self.blocks[number]
+            (block.attention.attend if attention_only else block).recompute()
 
     def embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Rows [R, hidden] of the ids, with their positions where those are learned."""
