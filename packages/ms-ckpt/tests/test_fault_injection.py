@@ -169,6 +169,7 @@ def test_other_ways_to_save_leave_whole_checkpoints_too(tmp_path, scenario, faul
     assert enumerate_faults(tmp_path, scenario, fault) > 15
 
 
+@pytest.mark.slow
 def test_two_ranks_killed_together_leave_the_old_or_the_new_checkpoint_whole(tmp_path):
     assert enumerate_faults(tmp_path, "ranks", "kill before") > 30
 

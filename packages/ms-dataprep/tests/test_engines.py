@@ -119,6 +119,7 @@ def start_build(tmp_path: Path, corpus: Path, tokenizer: Path, workers: int, res
 @pytest.mark.parametrize(
     ("workers", "moments"), [(1, ["write-00004.json"]), (2, ["read-00003.json", "write-00002.json"])]
 )
+@pytest.mark.slow
 def test_a_build_killed_at_any_stage_goes_on_to_the_same_bytes(
     corpus, reference, tokenizer_path, tmp_path, workers, moments
 ) -> None:

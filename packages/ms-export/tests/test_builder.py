@@ -18,6 +18,7 @@ def _content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_an_existing_bundle_is_replaced_only_when_asked_and_only_when_the_new_one_is_complete(
     build, toy, small, tmp_path
 ):
@@ -51,6 +52,7 @@ def test_overwrite_never_touches_what_is_no_bundle(build, tmp_path):
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
 
 
+@pytest.mark.slow
 def test_a_model_whose_decode_is_wrong_is_refused_and_leaves_nothing(toy, small, tmp_path):
     class Forgetful(toy.Decode):
         """Sees one row too few: a decode that disagrees with itself only in the graph's own window is not enough."""

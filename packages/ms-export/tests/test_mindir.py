@@ -13,6 +13,7 @@ def _inputs():
     return [int32(np.array(values, np.int32)) for values in INPUTS]
 
 
+@pytest.mark.slow
 def test_a_model_in_train_mode_is_exported_with_dropout_off_and_keeps_its_flags(toy, small, tmp_path):
     reference = toy.cached_model(small).prefill(*_inputs()).asnumpy().copy()
     model = toy.cached_model(small)
@@ -84,6 +85,7 @@ def test_a_graph_that_is_none_is_refused(tmp_path):
         load_graphs({"bad.mindir": tmp_path / "bad.mindir"}, {}, {})
 
 
+@pytest.mark.slow
 def test_graphs_are_the_same_from_graph_mode_and_pynative(toy, small, tmp_path):
     mode = ms.get_context("mode")
     logits = []

@@ -34,6 +34,7 @@ def test_describe_prints_the_same_numbers_for_a_preset_and_its_file(run, tmp_pat
     assert "124,439,808" in run("describe", "gpt2_124m").stdout
 
 
+@pytest.mark.slow
 def test_generate_prints_what_the_library_generates(run, model_dir, model_of):
     result = run("generate", model_dir, "--prompt-ids", "1,2,3", "--prompt-ids", "9", "--max-new-tokens", 5)
 

@@ -127,6 +127,7 @@ def equal(first, second):
     return first[0] == second[0] and all(np.array_equal(a, b) for a, b in zip(first[1], second[1], strict=True))
 
 
+@pytest.mark.slow
 def test_calls_repeat_bit_for_bit_after_a_restart_and_under_recompute(families, model_of):
     config, (_, weights) = {**families["llama"], **RATES}, model_of("llama")
     whole = trained_pieces(config, weights, [0, 1, 2])
@@ -154,6 +155,7 @@ def test_both_modes_draw_the_same_masks(families, model_of):
     assert graph[0] == pytest.approx(eager[0], rel=1e-6)  # one other mask would be seen in the third digit
 
 
+@pytest.mark.slow
 def test_dropout_is_off_in_evaluation_and_in_the_cached_call(families, model_of):
     plain, weights = model_of("gpt2")
     model = LanguageModel(ModelConfig.from_mapping({**families["gpt2"], **RATES}))

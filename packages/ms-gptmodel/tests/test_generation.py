@@ -49,6 +49,7 @@ def uncached_greedy(model, prompt, count):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "sliding"])
+@pytest.mark.slow
 def test_greedy_texts_with_and_without_cache_are_equal(family, decoder_of):
     decoder = decoder_of(family)
 
@@ -60,6 +61,7 @@ def test_greedy_texts_with_and_without_cache_are_equal(family, decoder_of):
 
 
 @pytest.mark.parametrize("family", ["llama", "alibi"])
+@pytest.mark.slow
 def test_decode_logits_equal_the_model_in_any_slot_order_and_window(family, decoder_of):
     decoder = decoder_of(family)
     ids = np.random.default_rng(0).integers(0, 61, (2, 12)).astype(np.int32)
@@ -79,6 +81,7 @@ def test_decode_logits_equal_the_model_in_any_slot_order_and_window(family, deco
     np.testing.assert_allclose(swapped[:2], full[[1, 0], [5, 7]], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_second_prompt_is_not_polluted_by_the_first(decoder_of):
     decoder = decoder_of("gpt2")
     config = GenerationConfig(max_new_tokens=12)
@@ -89,6 +92,7 @@ def test_a_second_prompt_is_not_polluted_by_the_first(decoder_of):
     assert generate(decoder, [[9, 8]], config) == alone
 
 
+@pytest.mark.slow
 def test_each_prompt_of_a_batch_gets_what_it_gets_alone_also_when_sampled(decoder_of):
     decoder = decoder_of("llama")
     config = GenerationConfig(max_new_tokens=8, temperature=1.0, top_k=20, top_p=0.9, seed=4)
@@ -122,6 +126,7 @@ def test_text_stops_at_the_decoders_length_and_never_beyond(decoder_of):
     assert results[2].ids == uncached_greedy(decoder.model, [2, 3], 38)
 
 
+@pytest.mark.slow
 def test_weights_changed_after_the_decoder_was_made_are_used(families):
     model = LanguageModel(ModelConfig.from_mapping({**families["gpt2"], "num_hidden_layers": 1}), seed=1)
     decoder = CachedDecoder(model, slots=2, max_length=16)
@@ -176,6 +181,7 @@ def test_cache_rows_are_those_of_the_golden_file(contracts, random_weights):
         assert np.abs(caches["cache.1.value"].asnumpy()[row["row"]]).max() > 0
 
 
+@pytest.mark.slow
 def test_exported_graphs_give_the_same_logits(decoder_of, tmp_path):
     decoder = decoder_of("llama")
     inputs = {

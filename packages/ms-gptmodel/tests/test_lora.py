@@ -94,6 +94,7 @@ def test_the_scale_is_alpha_by_rank_or_by_its_root(fresh):
     np.testing.assert_array_equal(*outputs)
 
 
+@pytest.mark.slow
 def test_training_moves_adapters_only_and_lowers_the_loss(fresh):
     model, weights = fresh("llama")
     inject_lora(model, LoraConfig(rank=4, targets=("*.attention.query", "*.mlp.up")))

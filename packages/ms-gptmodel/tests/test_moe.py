@@ -131,6 +131,7 @@ def gradients_of(model, ids, segments):
     return float(loss.asnumpy()), {name: g.asnumpy() for name, g in zip(parameters, gradients, strict=True)}
 
 
+@pytest.mark.slow
 def test_the_router_learns_and_recompute_changes_nothing_and_padding_does_not_count(random_weights):
     config = make(num_experts=5, num_experts_per_tok=2, router_aux_loss_coef=0.5, router_z_loss_coef=0.1)
     model, again = LanguageModel(config), LanguageModel(config)
@@ -154,6 +155,7 @@ def test_the_router_learns_and_recompute_changes_nothing_and_padding_does_not_co
     assert auxiliary == same > 0
 
 
+@pytest.mark.slow
 def test_no_coefficient_and_no_training_mean_logits_alone(random_weights):
     ids = Tensor(np.arange(8, dtype=np.int32).reshape(1, 8))
     plain = LanguageModel(make(num_experts=3)).set_train(True)

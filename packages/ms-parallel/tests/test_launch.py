@@ -125,6 +125,7 @@ def test_workers_that_never_join_one_job_are_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("poll_seconds", [0.05, 3.0])  # the workers begin between two looks
+@pytest.mark.slow
 def test_first_signal_lets_workers_save_and_end(tmp_path, poll_seconds):
     launcher = f"import sys, ms_parallel; sys.modules['ms_parallel.launch']._POLL_SECONDS = {poll_seconds}; {LAUNCH}"
     command = [sys.executable, "-c", launcher, str(tmp_path), sys.executable, "-c", SAVE_ON_SIGNAL]

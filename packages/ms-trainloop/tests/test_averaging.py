@@ -58,6 +58,7 @@ def test_a_skipped_step_leaves_the_average_as_it_is(lab):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.slow
 def test_evaluating_the_average_leaves_no_trace(lab, tmp_path, precision):
     config = lab.make_config(ema_decay=0.8, evaluate_ema=True, evaluate_every=3, precision=precision)
     batch = next(lab.batches_of(lab.make_rows(), 4)(0))

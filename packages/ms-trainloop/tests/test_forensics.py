@@ -79,6 +79,7 @@ def test_the_step_runs_again_from_its_record_to_the_bit(lab, overflowed):
     assert again.result.learning_rate == results[5].learning_rate
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_record_again(overflowed):
     program = "from ms_trainloop.cli import main; main()"
     folder = overflowed[0] / "forensics" / "step-00000005"

@@ -54,6 +54,7 @@ def without_save_every(values):
     return {**values, "trainloop": {**values["trainloop"], "train": train_values}}
 
 
+@pytest.mark.slow
 def test_dropout_resumes_to_the_bit_twice_and_is_off_in_evaluation(lab, tmp_path):
     config, results = lab.make_config(save_every=1, evaluate_every=5), {}
 

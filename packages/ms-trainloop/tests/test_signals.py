@@ -11,6 +11,7 @@ import pytest
 from ms_trainloop.signals import StopSignal
 
 
+@pytest.mark.slow
 def test_a_stopped_then_terminated_then_resumed_run_equals_one_process_to_the_bit(uninterrupted, run_lab, tmp_path):
     stopped = run_lab(tmp_path, "--stop-after", 4)
     killed = run_lab(tmp_path, "--kill-at", 7)
