@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ms_trainloop.__about__ import __version__
 
 if TYPE_CHECKING:
+    from ms_trainloop.callbacks import EvaluationCallback, ForensicsCallback, MetricsCallback
     from ms_trainloop.config import TrainConfig, from_mapping
     from ms_trainloop.evaluation import Evaluation, Evaluator, evaluate
     from ms_trainloop.loop import TrainResult, train
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Evaluation",
+    "EvaluationCallback",
     "Evaluator",
+    "ForensicsCallback",
+    "MetricsCallback",
     "Preflight",
     "Replay",
     "StepResult",
@@ -37,6 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "callbacks": ("EvaluationCallback", "ForensicsCallback", "MetricsCallback"),
     "config": ("TrainConfig", "from_mapping"),
     "evaluation": ("Evaluation", "Evaluator", "evaluate"),
     "loop": ("TrainResult", "train"),

@@ -87,6 +87,20 @@ def diagnose(
         }
 
 
+def locate(objective: nn.Cell, model: nn.Cell, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    """Returns `weights`, `forward`, `backward` and `gradient_norms` as `diagnose` does, for any objective.
+
+    `objective` holds `model` as its attribute of that name, and maps `inputs` to (what is differentiated, anything).
+    """
+    parameters = {parameter.name: parameter for parameter in model.trainable_params()}
+    with _pynative():
+        forward, _ = _trace(objective, inputs)
+        backward, gradients = _differentiate(objective, model, parameters, inputs)
+        norms = {name: _norm(gradient) for name, gradient in zip(parameters, gradients, strict=True)}
+    weights = [name for name, parameter in parameters.items() if not is_finite(parameter)]
+    return {"weights": weights, "forward": forward, "backward": backward, "gradient_norms": norms}
+
+
 def is_finite(value: Any) -> bool:
     """Returns whether a tensor (or a tuple of them) holds no NaN and no infinity; other values count as finite."""
     if isinstance(value, tuple | list):
