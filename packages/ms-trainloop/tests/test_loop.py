@@ -223,6 +223,28 @@ def test_it_saves_when_due_and_at_the_end_once(lab, tmp_path):
     assert (values["tokenizer_fingerprint"], values["config"]) == ("sha256:1", {"train": {"steps": 12}})
 
 
+def test_the_end_waits_for_a_save_beside_the_training_and_raises_what_it_raised(lab, tmp_path):
+    class Behind(lab.MemoryCheckpointer):
+        """Fails where a saver that writes beside the training does: when it is waited for."""
+
+        waits = 0
+
+        def wait(self):
+            self.waits += 1
+            if self.waits == 2:
+                raise OSError("disk full")
+
+    checkpointer = Behind()
+    options = {"run_dir": tmp_path, "checkpointer": checkpointer, "progress": None}
+    config = lab.make_config(save_every=2)
+    train(lab.make_step(config), lab.batches_of(lab.make_rows(), 4), stop_after=4, **options)
+
+    with pytest.raises(OSError, match="disk full"):
+        train(lab.make_step(config), lab.batches_of(lab.make_rows(), 4), **options)
+
+    assert (checkpointer.waits, sorted(checkpointer.states)) == (2, [2, 4, 6, 8, 10, 12])
+
+
 def test_saved_tensors_are_copies_that_training_does_not_change(uninterrupted):
     first, last = uninterrupted["states"][1][0], uninterrupted["states"][12][0]
 
