@@ -53,6 +53,7 @@ def start(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_warm_step_equals_the_cold_one_and_a_change_of_any_kind_compiles_again(start, tmp_path):
     cold = start()
 
@@ -65,6 +66,7 @@ def test_a_warm_step_equals_the_cold_one_and_a_change_of_any_kind_compiles_again
     assert len(list((tmp_path / "cache").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_a_damaged_or_half_written_folder_is_made_again(start, tmp_path):
     cold = start()
     (graph,) = (tmp_path / "cache").rglob("*.mindir")
