@@ -33,8 +33,9 @@ def test_without_a_known_peak_or_known_work_there_is_no_utilization(lab, tmp_pat
 def test_a_peak_is_that_of_the_device_in_half_precision_only(lab):
     half, whole = lab.make_config(precision="float16"), lab.make_config()
 
-    assert known_peak(half, "Ascend910B3")[0] == 313.0
-    assert known_peak(whole, "Ascend910B3") is None
+    assert known_peak(half, "Ascend910A")[0] == 256.0
+    assert known_peak(half, "Ascend910B3") is None  # no sheet of the maker was found
+    assert known_peak(whole, "Ascend910A") is None
     assert known_peak(half, "Ascend999") is None
     assert known_peak(lab.make_config(peak_tflops=7.0), "CPU") == (7.0, "train.peak_tflops")
     with pytest.raises(ConfigError, match=r"train.peak_tflops: found -1.0"):

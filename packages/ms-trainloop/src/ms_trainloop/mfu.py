@@ -13,10 +13,11 @@ from ms_trainloop.config import TrainConfig
 
 PEAKS = {
     "Ascend910A": (256.0, "Liao et al., DaVinci, Hot Chips 31, 2019: 256 TFLOPS in float16"),
-    "Ascend910B3": (313.0, "Huawei, Atlas 800T A2: 2.5 PFLOPS in float16 with 8 devices"),
-    "Ascend910B4": (280.0, "Huawei, Atlas 300T A2: 280 TFLOPS in float16"),
 }
-"""TFLOPS in half precision by MindSpore's name of the device, and their source; others need `train.peak_tflops`."""
+"""TFLOPS in half precision by MindSpore's name of the device, and their source.
+
+Others, the 910B among them, for which no sheet of Huawei's was found, need `train.peak_tflops`.
+"""
 
 
 def known_peak(config: TrainConfig, device_name: str) -> tuple[float, str] | None:
