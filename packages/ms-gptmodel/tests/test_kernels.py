@@ -183,37 +183,3 @@ def test_the_device_target_chooses_the_kernels():
     assert select("Ascend") is kernels_ascend
     with pytest.raises(ConfigError, match="kernels 'TPU': unknown; known: plain, CPU, Ascend"):
         select("TPU")
-
-
-def test_the_fused_operators_of_ascend_have_the_signatures_that_we_call():
-    fused = {
-        ops.rms_norm: ["x", "gamma", "epsilon"],
-        ops.swiglu: ["input", "dim"],
-        ops.rotary_position_embedding: ["x", "cos", "sin", "mode"],
-        ops.flash_attention_score: ["query", "key", "value", "head_num"],
-    }
-
-    for operator, names in fused.items():
-        assert list(inspect.signature(operator).parameters)[: len(names)] == names
-    flash = inspect.signature(ops.flash_attention_score).parameters
-    assert {"attn_mask", "scalar_value", "input_layout"} <= set(flash)
-
-
-def test_shapes_that_ascends_fused_operators_refuse_take_the_plain_way():
-    assert kernels_ascend.fits_flash_attention(ms.bfloat16, 32, 128)
-    assert not kernels_ascend.fits_flash_attention(ms.float32, 32, 128)
-    assert not kernels_ascend.fits_flash_attention(ms.float16, 32, 100)
-    assert kernels_ascend.fits_fused_rotation(8, 32, 4096, 128)
-    assert not kernels_ascend.fits_fused_rotation(8, 32, 1, 128)
-
-
-def test_ascends_attention_in_full_precision_equals_the_plain_one():
-    batch, heads, length, width = 2, 4, 6, 8
-    arrays = [random(batch, heads, length, width, scale=s) for s in (1, 2, 3)]
-    allowed = np.tril(np.ones((1, length, length), bool))
-    outputs = []
-    for kernels in (kernels_plain, kernels_ascend):
-        mask = kernels.AttentionMask()(Tensor(allowed), batch, heads)
-        outputs.append(kernels.Attention(0.3)(*map(Tensor, arrays), mask).asnumpy())
-
-    np.testing.assert_allclose(outputs[1], outputs[0], rtol=0, atol=1e-6)

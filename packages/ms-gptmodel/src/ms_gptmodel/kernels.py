@@ -8,8 +8,10 @@ operators of Ascend. The model's own cells never ask which one it is.
 from types import ModuleType
 
 import mindspore
+from mindspore import nn
 
 from ms_gptmodel import kernels_ascend, kernels_cpu, kernels_plain
+from ms_gptmodel.config import ModelConfig
 from ms_gptmodel.errors import ConfigError
 
 _BY_NAME = {"plain": kernels_plain, "CPU": kernels_cpu, "Ascend": kernels_ascend}
@@ -25,3 +27,10 @@ def select(name: str | None = None) -> ModuleType:
     if name not in _BY_NAME:
         raise ConfigError(f"kernels {name!r}: unknown; known: {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
+
+
+def document_ends(config: ModelConfig) -> nn.Cell | None:
+    """The cell that tells attention where documents end, for kernels that take that in place of a mask; else None."""
+    cell = getattr(select(), "DocumentEnds", None)
+    plain = config.attn_logit_softcapping is not None or config.attention_dropout > 0 or config.position_kind == "alibi"
+    return None if cell is None or plain or not config.is_causal else cell(config.head_dim)

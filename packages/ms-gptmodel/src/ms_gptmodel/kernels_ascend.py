@@ -6,6 +6,7 @@ What a fused operator does not take (types, shapes) goes through the plain formu
 """
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_gptmodel import kernels_plain
@@ -26,6 +27,7 @@ __all__ = [
     "Attention",
     "AttentionMask",
     "BiasedLinear",
+    "DocumentEnds",
     "GatedActivation",
     "LayerNorm",
     "Linear",
@@ -45,9 +47,13 @@ def fits_flash_attention(dtype: object, num_heads: int, head_dim: int) -> bool:
     return dtype in (ms.float16, ms.bfloat16) and num_heads <= 256 and head_dim % 16 == 0 and head_dim <= 512
 
 
-def fits_fused_rotation(batch: int, num_heads: int, length: int, head_dim: int) -> bool:
-    """Whether `ops.rotary_position_embedding` takes an x of [batch, num_heads, length, head_dim]."""
-    return batch < 1000 and num_heads < 1000 and head_dim < 896 and batch * num_heads <= 8 * length
+def fits_fused_rotation(batch: int, num_heads: int, length: int, rotary_dim: int, is_interleaved: bool) -> bool:
+    """Whether `ops.rotary_position_embedding` takes [batch, num_heads, length, rotary_dim], with tables a row.
+
+    Interleaved, it wants one table for all rows.
+    """
+    is_small = batch < 1000 and num_heads < 1000 and rotary_dim < 896 and batch * num_heads <= 8 * length
+    return is_small and rotary_dim % 2 == 0 and (batch == 1 or not is_interleaved)
 
 
 class RMSNorm(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
@@ -85,7 +91,7 @@ class Rotation(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
     def construct(self, x_BNTD: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         batch, num_heads, length, head_dim = x_BNTD.shape
-        if not fits_fused_rotation(batch, num_heads, length, self.rotary_dim):
+        if not fits_fused_rotation(batch, num_heads, length, self.rotary_dim, self.mode == 1):
             return self.plain(x_BNTD, cosines, sines)
         x = ops.cast(x_BNTD, ms.float32)
         if self.rotary_dim == head_dim:
@@ -109,22 +115,55 @@ class AttentionMask(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         return ops.broadcast_to(hidden, (batch, 1, hidden.shape[2], hidden.shape[3]))
 
 
+class DocumentEnds(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """position_ids, segment_ids [B, T] or None -> where documents end when rows stand after one another, int64 to B T.
+
+    What `ops.flash_attention_score` calls actual_seq_qlen and actual_seq_kvlen. Padding at a row's end is a document of
+    its own. Their number is known at run time only, so the result's shape is dynamic; the operator takes up to 1024.
+    Without segments every row is one document.
+    """
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+
+    def fits(self, dtype: object, num_heads: int) -> bool:
+        """Whether attention takes these ends, for queries of this type and number of heads."""
+        return fits_flash_attention(dtype, num_heads, self.head_dim)
+
+    def construct(self, position_ids: Tensor, segment_ids: Tensor | None) -> Tensor:
+        batch, length = position_ids.shape
+        if segment_ids is None:
+            return (ops.cast(ops.arange(batch), ms.int64) + 1) * length
+        changes = segment_ids[:, 1:] != segment_ids[:, :-1]
+        is_last = ops.concat((changes, ops.ones((batch, 1), ms.bool_)), 1)
+        return ops.nonzero(is_last.reshape(-1)).reshape(-1) + 1
+
+
 class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
     """As kernels_plain, by `ops.flash_attention_score`, which knows grouped queries but no soft cap.
 
-    Dropout and biases (ALiBi) take the plain way too: the operator draws masks of its own, and the order in which it
-    scales and adds differs between versions.
+    With the ends of documents in place of a mask, it goes through the documents one by one, causally, and no array of
+    [T, T] is made. Dropout and biases (ALiBi) take the plain way too: the operator draws masks of its own, and the
+    order in which it scales and adds differs between versions.
     """
 
     def __init__(self, scale: float, soft_cap: float | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         self.scale, self.is_capped, self.drops = scale, soft_cap is not None, dropout > 0
         self.plain = kernels_plain.Attention(scale, soft_cap, dropout)
+        self.later = Tensor(np.triu(np.ones((2048, 2048), np.uint8), 1))  # the form that sparse_mode 3 wants
 
     def construct(
         self, q_BNTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor, keys: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
-        num_heads, head_dim = q_BNTD.shape[1], q_BNTD.shape[3]
+        batch, num_heads, length, head_dim = q_BNTD.shape
+        if mask.dtype == ms.int64:
+            context = ops.flash_attention_score(
+                _rows(q_BNTD), _rows(k_BKSD), _rows(v_BKSD), num_heads, attn_mask=self.later, actual_seq_qlen=mask,
+                actual_seq_kvlen=mask, scalar_value=self.scale, next_tokens=0, input_layout="TND", sparse_mode=3,
+            )  # fmt: skip
+            return ops.transpose(context.reshape(batch, length, num_heads, head_dim), (0, 2, 1, 3))
         if mask.dtype != ms.bool_:
             return self.plain(q_BNTD, k_BKSD, v_BKSD, mask, keys)
         is_plain = self.is_capped or (self.drops and keys is not None)
@@ -133,3 +172,8 @@ class Attention(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         return ops.flash_attention_score(
             q_BNTD, k_BKSD, v_BKSD, num_heads, attn_mask=mask, scalar_value=self.scale, input_layout="BNSD"
         )
+
+
+def _rows(x_BNTD: Tensor) -> Tensor:
+    """[B T, N, D]: the layout TND."""
+    return ops.transpose(x_BNTD, (0, 2, 1, 3)).reshape(-1, x_BNTD.shape[1], x_BNTD.shape[3])

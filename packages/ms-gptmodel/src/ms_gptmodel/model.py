@@ -14,7 +14,7 @@ from ms_gptmodel.config import ModelConfig
 from ms_gptmodel.dropout import Dropout, ForwardCounter
 from ms_gptmodel.head import Head, HeadTransform
 from ms_gptmodel.initialization import initial_weight
-from ms_gptmodel.kernels import select
+from ms_gptmodel.kernels import document_ends, select
 from ms_gptmodel.moe import RouterLoss
 from ms_gptmodel.norms import block_norm
 from ms_gptmodel.positions import AlibiPositions, RotaryPositions, Rotation, counted_positions
@@ -50,7 +50,7 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         has_own_base = config.rope_local_base_freq is not None
         self.local_rotary = RotaryPositions(config, is_local=True) if has_own_base else None
         self.alibi = AlibiPositions(config.num_attention_heads) if kind == "alibi" else None
-        self.attention_mask = select().AttentionMask()
+        self.attention_mask, self.document_ends = select().AttentionMask(), document_ends(config)
         self.is_causal, self.window = config.is_causal, config.sliding_window
         self.any_slides, self.all_slide = any(config.slides), all(config.slides)
         self.blocks = nn.CellList([make_block(config, number) for number in range(config.num_hidden_layers)])
@@ -119,15 +119,26 @@ class LanguageModel(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         return self.attention_mask(allowed_BTS, batch, num_heads, bias)
 
     def masks(self, position_ids: Tensor, segment_ids: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The masks of layers that see all and of those that slide, each made once and where there are such layers."""
+        """The masks of layers that see all and of those that slide, each made once and where there are such layers.
+
+        For kernels that take them, the ends of documents stand in place of the mask of layers that see all.
+        """
         length, full, sliding = position_ids.shape[1], None, None
-        if not self.all_slide:
+        if not self.all_slide and self.document_ends is not None and self._takes_ends():
+            full = self.document_ends(position_ids, segment_ids)
+        elif not self.all_slide:
             allowed = allowed_pairs(length, segment_ids, is_causal=self.is_causal)
             full = self.mask(allowed, position_ids, position_ids)
         if self.any_slides:
             allowed = allowed_pairs(length, segment_ids, is_causal=self.is_causal, window=self.window)
             sliding = self.mask(allowed, position_ids, position_ids)
         return full, sliding
+
+    def _takes_ends(self) -> bool:
+        if self.document_ends is None:
+            return False
+        attention = self.blocks[0].attention
+        return bool(self.document_ends.fits(attention.query.weight.dtype, attention.num_local_heads()[0]))
 
     def head(self, rows: Tensor) -> Tensor:
         """Logits [R, vocab]."""
